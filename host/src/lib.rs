@@ -327,4 +327,5 @@ pub mod stream {
     pub use crate::device::stream::Stream;
     pub use crate::ops::queue::Queue;
     pub use crate::ops::score::prepared::{DeviceScores, PreparedScore};
+    pub use crate::ops::top_k::prepared::{DeviceTopK, PreparedTopK};
 }

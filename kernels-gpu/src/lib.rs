@@ -53,3 +53,5 @@ mod sm80;
 mod sm90;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod sum_partials;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod top_k;

@@ -22,6 +22,7 @@ use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::{GradientMatrix, OutputAddresses, OutputShape, Trust};
 use crate::problem::scores::Scores;
+use crate::problem::top_k::{BestKeys, RankedRows};
 use crate::residual::ResidualTokens;
 use crate::tokens::Tokens;
 use crate::tokens::element::{Element, ElementType};
@@ -30,7 +31,7 @@ use crate::tokens::layout::TokenLayout;
 use crate::tokens::raw_items::{RawItems, RawItemsOut};
 use crate::tokens::scales::{ScaleType, Scales};
 
-pub(crate) use calls::{BackwardCall, ResidualCall, ResidualFound};
+pub(crate) use calls::{BackwardCall, ResidualCall, ResidualFound, Selection};
 
 /// No CUDA device can be opened.
 pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaDevice>> {
@@ -291,7 +292,42 @@ absent! {
         fn address(&self) -> u64;
         fn read(&self) -> Result<f32>;
     }
+    CudaTopKWork {
+        fn new(
+            device: Device<'_>,
+            rows: &RankedRows,
+            k: usize,
+            items: Option<&Arc<CudaTokens>>,
+        ) -> Result<CudaTopKWork>;
+        fn workspace_bytes(&self) -> u64;
+        fn enqueue(
+            &self,
+            stream: &mut CudaStream,
+            outputs: &CudaOutputs,
+            best: &CudaTopK,
+            call: Selection,
+        ) -> Result<()>;
+    }
+    CudaTopK {
+        fn new(device: Device<'_>, n_rows: usize, k: usize) -> Result<CudaTopK>;
+        unsafe fn from_raw_parts(
+            device: Device<'_>,
+            shape: [usize; 2],
+            addresses: [u64; 2],
+            trust: Trust,
+        ) -> Result<CudaTopK>;
+        fn addresses(&self) -> [u64; 2];
+        fn read(&self) -> Result<BestKeys>;
+        fn enqueue_merge(&self, stream: &mut CudaStream, other: &CudaTopK) -> Result<()>;
+    }
     CudaCall {
+        fn top_k(
+            work: &Arc<CudaTopKWork>,
+            outputs: &Arc<CudaOutputs>,
+            best: &Arc<CudaTopK>,
+            call: Selection,
+        ) -> CudaCall;
+        fn merge_top_k(other: &Arc<CudaTopK>, best: &Arc<CudaTopK>) -> Result<CudaCall>;
         fn new(
             work: &Arc<ForwardPlan>,
             queries: &Arc<CudaTokens>,

@@ -31,3 +31,12 @@ pub(crate) struct ResidualFound<'a> {
     pub centroids: &'a mut [f32],
     pub bucket_weights: &'a mut [f32],
 }
+
+/// A selection: which ids documents have, and what becomes of what was found before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Selection {
+    /// The id of document 0.
+    pub first_id: u32,
+    /// Whether what was found before takes part.
+    pub adds: bool,
+}

@@ -7,16 +7,20 @@ use std::ptr;
 use std::sync::Arc;
 
 use cust::sys::{CUgraph, CUgraphExec};
+use maxsim_kernels::abi::params::top_k::TopKParams;
+use maxsim_kernels::table::auxiliary::TOP_K;
 
 use super::backward::CudaBackward;
-use super::calls::BackwardCall;
+use super::calls::{BackwardCall, Selection};
 use super::loss::{CudaLoss, CudaLossWork};
+use super::top_k::{CudaTopK, CudaTopKWork};
 use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::hazards::{Hazard, HazardGuard, end_all};
 use crate::cuda::driver::memory::Buffer;
+use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::{CudaStream, Order};
 use crate::cuda::driver::symbols::raw;
 use crate::cuda::forward::plan::ForwardPlan;
@@ -30,10 +34,14 @@ const THREAD_LOCAL: i32 = 1;
 
 /// A call with everything that it uses.
 #[derive(Debug)]
-pub(crate) struct CudaCall {
-    /// Outputs that a scoring writes, and a loss or a gradient reads.
-    outputs: Arc<CudaOutputs>,
-    what: What,
+pub(crate) struct CudaCall(Call);
+
+#[derive(Debug)]
+enum Call {
+    /// One of outputs, which a scoring writes, and a loss, a gradient or a selection reads.
+    OfOutputs { outputs: Arc<CudaOutputs>, what: What },
+    /// The merging of what selections have found.
+    MergeTopK { kernel: Kernel<TopKParams>, other: Arc<CudaTopK>, best: Arc<CudaTopK> },
 }
 
 #[derive(Debug)]
@@ -46,6 +54,11 @@ enum What {
         work: Arc<CudaRescore>,
         codes: Sides,
         tokens: Sides,
+    },
+    TopK {
+        work: Arc<CudaTopKWork>,
+        best: Arc<CudaTopK>,
+        call: Selection,
     },
     Loss {
         work: Arc<CudaLossWork>,
@@ -93,7 +106,7 @@ impl CudaCall {
         work.prepare_row_scales(queries, documents, None)?;
         let tokens = [queries.clone(), documents.clone()];
         let what = What::Score { work: work.clone(), tokens };
-        Ok(CudaCall { outputs: outputs.clone(), what })
+        Ok(CudaCall(Call::OfOutputs { outputs: outputs.clone(), what }))
     }
 
     /// As [`CudaCall::new`], of codes and of what they were made of; `PreparedRescore` checks them.
@@ -105,7 +118,7 @@ impl CudaCall {
     ) -> Result<CudaCall> {
         work.check(&codes)?;
         let what = What::Rescore { work: work.clone(), codes, tokens };
-        Ok(CudaCall { outputs: outputs.clone(), what })
+        Ok(CudaCall(Call::OfOutputs { outputs: outputs.clone(), what }))
     }
 
     /// Scores, gradients and loss must be those of the work; `PreparedLoss` checks them.
@@ -116,7 +129,25 @@ impl CudaCall {
         loss: &Arc<CudaLoss>,
     ) -> CudaCall {
         let (work, grad_scores, loss) = (work.clone(), grad_scores.clone(), loss.clone());
-        CudaCall { outputs: outputs.clone(), what: What::Loss { work, grad_scores, loss } }
+        let what = What::Loss { work, grad_scores, loss };
+        CudaCall(Call::OfOutputs { outputs: outputs.clone(), what })
+    }
+
+    /// Scores and keys must be those of the work; `PreparedTopK` checks them.
+    pub(crate) fn top_k(
+        work: &Arc<CudaTopKWork>,
+        outputs: &Arc<CudaOutputs>,
+        best: &Arc<CudaTopK>,
+        call: Selection,
+    ) -> CudaCall {
+        let what = What::TopK { work: work.clone(), best: best.clone(), call };
+        CudaCall(Call::OfOutputs { outputs: outputs.clone(), what })
+    }
+
+    /// Both must be of as many rows and the same k; `DeviceTopK` checks them.
+    pub(crate) fn merge_top_k(other: &Arc<CudaTopK>, best: &Arc<CudaTopK>) -> Result<CudaCall> {
+        let kernel = best.device().kernel(TOP_K)?;
+        Ok(CudaCall(Call::MergeTopK { kernel, other: other.clone(), best: best.clone() }))
     }
 
     /// Handles, scores and gradients must be those of the work; `PreparedBackward` checks them.
@@ -131,24 +162,24 @@ impl CudaCall {
         let [queries, documents] = tokens;
         work.check(queries, documents)?;
         work.prepare_row_scales(queries, documents, None)?;
-        Ok(CudaCall {
-            outputs: outputs.clone(),
-            what: What::Backward {
-                work: work.clone(),
-                tokens: tokens.map(Arc::clone),
-                grad_scores: grad_scores.clone(),
-                gradients: gradients.clone(),
-                adds,
-            },
-        })
+        let what = What::Backward {
+            work: work.clone(),
+            tokens: tokens.map(Arc::clone),
+            grad_scores: grad_scores.clone(),
+            gradients: gradients.clone(),
+            adds,
+        };
+        Ok(CudaCall(Call::OfOutputs { outputs: outputs.clone(), what }))
     }
 
     fn workspace_bytes(&self) -> u64 {
-        match &self.what {
+        let Call::OfOutputs { what, .. } = &self.0 else { return 0 };
+        match what {
             What::Score { work, tokens } => {
                 work.workspace_bytes_of(tokens.each_ref().map(|t| &**t))
             }
             What::Rescore { work, .. } => work.workspace_bytes(),
+            What::TopK { work, .. } => work.workspace_bytes(),
             What::Loss { .. } => 0,
             What::Backward { work, tokens, adds, .. } => {
                 work.workspace_bytes_of(*adds, tokens.each_ref().map(|tokens| &**tokens))
@@ -157,16 +188,11 @@ impl CudaCall {
     }
 
     fn hazards(&self) -> impl Iterator<Item = Arc<Hazard>> {
-        let outputs = Some(self.outputs.hazard());
-        let used = match &self.what {
-            What::Score { .. } | What::Rescore { .. } => [outputs, None, None, None],
-            What::Loss { work, grad_scores, loss } => {
-                let own = work.own_hazard(&self.outputs);
-                [outputs, Some(grad_scores.hazard()), Some(loss.hazard()), own]
+        let used = match &self.0 {
+            Call::MergeTopK { other, best, .. } => {
+                [Some(other.hazard()), Some(best.hazard()), None, None]
             }
-            What::Backward { work, grad_scores, gradients, .. } => {
-                [outputs, Some(grad_scores.hazard()), Some(gradients.hazard()), work.own_hazard()]
-            }
+            Call::OfOutputs { outputs, what } => what.hazards(outputs),
         };
         used.map(Option::<&_>::cloned).into_iter().flatten()
     }
@@ -182,21 +208,29 @@ impl CudaCall {
         stream: &CudaStream,
         workspace: u64,
     ) -> Result<()> {
-        let CudaCall { outputs, what } = self;
-        // SAFETY: the caller of `new`, `rescore`, `loss` or `backward` has checked what the call
-        // uses; the caller's promise.
+        let raw = stream.raw();
+        // SAFETY: the caller of `new`, `rescore`, `loss` or another has checked what the call uses;
+        // the caller's promise.
         unsafe {
+            let (outputs, what) = match &self.0 {
+                Call::MergeTopK { kernel, other, best } => {
+                    return best.run_merge(entered, raw, kernel, other);
+                }
+                Call::OfOutputs { outputs, what } => (outputs, what),
+            };
             match what {
                 What::Score { work, tokens: [queries, documents] } => {
                     let maps = work.tensor_maps(entered, queries, documents)?;
-                    let stream = stream.raw();
-                    work.run(entered, stream, maps, queries, documents, outputs, workspace)
+                    work.run(entered, raw, maps, queries, documents, outputs, workspace)
                 }
                 What::Rescore { work, codes, tokens } => {
-                    work.run(entered, stream.raw(), codes, tokens, outputs, workspace)
+                    work.run(entered, raw, codes, tokens, outputs, workspace)
                 }
                 What::Loss { work, grad_scores, loss } => {
-                    work.run(entered, stream.raw(), outputs, grad_scores, loss)
+                    work.run(entered, raw, outputs, grad_scores, loss)
+                }
+                What::TopK { work, best, call } => {
+                    work.run(entered, raw, outputs, best, *call, workspace)
                 }
                 What::Backward { work, tokens, grad_scores, gradients, adds } => {
                     let [queries, documents] = tokens;
@@ -208,8 +242,26 @@ impl CudaCall {
                         gradients,
                         adds: *adds,
                     };
-                    work.run(entered, stream.raw(), &call, workspace)
+                    work.run(entered, raw, &call, workspace)
                 }
+            }
+        }
+    }
+}
+
+impl What {
+    /// Hazards of what a call of these outputs writes or shares with others.
+    fn hazards<'a>(&'a self, outputs: &'a CudaOutputs) -> [Option<&'a Arc<Hazard>>; 4] {
+        let scores = Some(outputs.hazard());
+        match self {
+            What::Score { .. } | What::Rescore { .. } => [scores, None, None, None],
+            What::TopK { best, .. } => [scores, Some(best.hazard()), None, None],
+            What::Loss { work, grad_scores, loss } => {
+                let own = work.own_hazard(outputs);
+                [scores, Some(grad_scores.hazard()), Some(loss.hazard()), own]
+            }
+            What::Backward { work, grad_scores, gradients, .. } => {
+                [scores, Some(grad_scores.hazard()), Some(gradients.hazard()), work.own_hazard()]
             }
         }
     }

@@ -14,6 +14,8 @@ mod forward;
 mod graph;
 #[allow(unsafe_code)]
 mod loss;
+#[allow(unsafe_code)]
+mod top_k;
 
 #[cfg(test)]
 #[allow(unsafe_code)]
@@ -25,7 +27,7 @@ pub(crate) use buffers::outputs::CudaOutputs;
 pub(crate) use buffers::row_scales::RowScales;
 pub(crate) use buffers::segments::write_segments;
 pub(crate) use buffers::tokens::CudaTokens;
-pub(crate) use calls::{BackwardCall, ResidualCall, ResidualFound};
+pub(crate) use calls::{BackwardCall, ResidualCall, ResidualFound, Selection};
 pub(crate) use driver::context::{CudaDevice, n_devices, open};
 pub(crate) use driver::event::CudaEvent;
 pub(crate) use driver::pointer::{check_range, read_rows};
@@ -36,3 +38,4 @@ pub(crate) use forward::rescore::CudaRescore;
 
 pub(crate) use graph::{CudaCall, CudaGraph};
 pub(crate) use loss::{CudaLoss, CudaLossWork, CudaTargets};
+pub(crate) use top_k::{CudaTopK, CudaTopKWork};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::Device;
 use crate::cuda::{
     BackwardCall, CudaBackward, CudaCall, CudaGradScores, CudaGradients, CudaLoss, CudaLossWork,
-    CudaOutputs, CudaRescore, CudaStream, CudaTokens, ForwardPlan,
+    CudaOutputs, CudaRescore, CudaStream, CudaTokens, CudaTopK, CudaTopKWork, ForwardPlan,
+    Selection,
 };
 use crate::error::Result;
 use crate::problem::provenance::{LastProvenance, Provenance};
@@ -53,6 +54,16 @@ pub(crate) enum CudaCommand<'a> {
         tokens: [&'a Arc<CudaTokens>; 2],
         outputs: &'a Arc<CudaOutputs>,
     },
+    TopK {
+        work: &'a Arc<CudaTopKWork>,
+        outputs: &'a Arc<CudaOutputs>,
+        best: &'a Arc<CudaTopK>,
+        call: Selection,
+    },
+    MergeTopK {
+        other: &'a Arc<CudaTopK>,
+        best: &'a Arc<CudaTopK>,
+    },
     Loss {
         work: &'a Arc<CudaLossWork>,
         outputs: &'a Arc<CudaOutputs>,
@@ -79,6 +90,10 @@ impl CudaCommand<'_> {
             CudaCommand::Rescore { work, codes, tokens, outputs } => {
                 work.enqueue(stream, codes, tokens, outputs)
             }
+            CudaCommand::TopK { work, outputs, best, call } => {
+                work.enqueue(stream, outputs, best, call)
+            }
+            CudaCommand::MergeTopK { other, best } => best.enqueue_merge(stream, other),
             CudaCommand::Loss { work, outputs, grad_scores, loss } => {
                 work.enqueue(stream, outputs, grad_scores, loss)
             }
@@ -100,6 +115,10 @@ impl CudaCommand<'_> {
             CudaCommand::Rescore { work, codes, tokens, outputs } => {
                 CudaCall::rescore(work, codes.map(Arc::clone), tokens.map(Arc::clone), outputs)
             }
+            CudaCommand::TopK { work, outputs, best, call } => {
+                Ok(CudaCall::top_k(work, outputs, best, call))
+            }
+            CudaCommand::MergeTopK { other, best } => CudaCall::merge_top_k(other, best),
             CudaCommand::Loss { work, outputs, grad_scores, loss } => {
                 Ok(CudaCall::loss(work, outputs, grad_scores, loss))
             }

@@ -12,3 +12,4 @@ pub(crate) mod rescore;
 pub(crate) mod residual;
 pub(crate) mod score;
 pub(crate) mod search;
+pub(crate) mod top_k;

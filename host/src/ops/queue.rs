@@ -8,6 +8,8 @@ use super::loss::prepared::{DeviceLoss, PreparedLoss};
 use super::rescore::{CoarseCodes, PreparedRescore};
 use super::score::any;
 use super::score::prepared::{DeviceScores, PreparedScore};
+use super::top_k::prepared::{DeviceTopK, PreparedTopK};
+use crate::cuda::Selection;
 use crate::device::any::AnyDeviceTokens;
 use crate::device::command::Submit;
 use crate::device::graph::Capture;
@@ -101,6 +103,77 @@ pub trait Queue: Submit {
         scores: &mut DeviceScores,
     ) -> Result<()> {
         let command = work.command(self.device(), [queries, documents], coarse, scores)?;
+        self.submit(command)
+    }
+
+    /// Enqueues or captures the selection of the best documents of each query, which replace what
+    /// `best` has. Does not wait, and on a CUDA device a stream allocates nothing, on the host
+    /// neither, once its workspace has grown to what the work needs.
+    ///
+    /// # Errors
+    /// [`WrongDevice`](crate::Error::WrongDevice), or [`Shape`](crate::Error::Shape) where scores
+    /// or `best` are not what the work was prepared for; nothing is enqueued then.
+    /// [`DeviceMemory`](crate::Error::DeviceMemory) where the workspace cannot grow.
+    fn top_k_into(
+        &mut self,
+        scores: &DeviceScores,
+        work: &PreparedTopK,
+        best: &mut DeviceTopK,
+    ) -> Result<()> {
+        let call = Selection { first_id: 0, adds: false };
+        let command = work.command(self.device(), scores, best, call)?;
+        self.submit(command)
+    }
+
+    /// As [`Queue::top_k_into`], of further documents, whose ids begin with `first_id`: the best of
+    /// those and of what `best` has. A document that is there twice is ranked twice.
+    ///
+    /// # Errors
+    /// Those of [`Queue::top_k_into`], and [`TooLarge`](crate::Error::TooLarge) for ids of 2³² and
+    /// more.
+    fn top_k_more(
+        &mut self,
+        scores: &DeviceScores,
+        work: &PreparedTopK,
+        first_id: u32,
+        best: &mut DeviceTopK,
+    ) -> Result<()> {
+        let call = Selection { first_id, adds: true };
+        let command = work.command(self.device(), scores, best, call)?;
+        self.submit(command)
+    }
+
+    /// Enqueues or captures the merging of what `other` has into `best`, of as many queries and the
+    /// same k: what streams have found that ran beside each other. (What other devices have found
+    /// is read from each, and merged by [`Ranking::merge`](crate::Ranking::merge).)
+    ///
+    /// ```
+    /// use maxsim::stream::Queue;
+    /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+    ///
+    /// let device = Device::best();
+    /// let one = device.upload(&Tokens::padded(&[1.0f32], 1, 1, 1)?)?;
+    /// let documents = device.upload(&Tokens::padded(&[3.0f32, 1.0, 2.0], 3, 1, 1)?)?;
+    /// let work =
+    ///     device.prepare(&one, &documents, &Pairing::cross(), &ScoreOptions::default())?;
+    /// let top_k = device.prepare_top_k(&work, 2)?;
+    /// let mut scores = work.new_scores()?;
+    /// let [mut best, mut other] = [top_k.new_best()?, top_k.new_best()?];
+    /// let mut stream = device.stream()?;
+    /// stream.score_into(&one, &documents, &work, &mut scores)?;
+    /// stream.top_k_more(&scores, &top_k, 0, &mut best)?;
+    /// stream.top_k_more(&scores, &top_k, 3, &mut other)?;
+    /// stream.merge_top_k(&other, &mut best)?;
+    /// let found = &best.read()?[0];
+    /// assert_eq!(found.ranked.iter().map(|found| found.id).collect::<Vec<_>>(), [0, 3]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`WrongDevice`](crate::Error::WrongDevice), or [`Shape`](crate::Error::Shape) where the two
+    /// are not of as many queries and the same k; nothing is enqueued then.
+    fn merge_top_k(&mut self, other: &DeviceTopK, best: &mut DeviceTopK) -> Result<()> {
+        let command = best.merge_command(self.device(), other)?;
         self.submit(command)
     }
 

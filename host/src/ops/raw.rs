@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use maxsim_kernels::abi::params::quantize::pitch_bytes;
 
-use crate::cuda::{CudaGradScores, CudaGradients, CudaOutputs};
+use crate::cuda::{CudaGradScores, CudaGradients, CudaOutputs, CudaTopK};
 use crate::device::raw_codes::RawScaleWords;
 use crate::device::stream::Stream;
 use crate::device::tokens::DeviceTokens;
@@ -14,6 +14,7 @@ use crate::ops::backward::outputs::DeviceGradients;
 use crate::ops::backward::prepared::PreparedBackward;
 use crate::ops::score::prepared::DeviceScores;
 use crate::ops::score::prepared::PreparedScore;
+use crate::ops::top_k::prepared::{DeviceTopK, PreparedTopK};
 use crate::problem::outputs::{OutputAddresses, Trust};
 use crate::problem::provenance::LastProvenance;
 use crate::runtime::on::On;
@@ -217,6 +218,59 @@ impl DeviceGradients {
         // SAFETY: the caller's promise.
         let gradients = unsafe { CudaGradients::from_raw_parts(device, matrices, trust)? };
         Ok(DeviceGradients::of(work, On::Cuda(Arc::new(gradients))))
+    }
+}
+
+impl DeviceTopK {
+    /// The best of each query in device memory of the caller: keys and counts, of
+    /// [`PreparedTopK::len_bytes`]. The memory's place, range and alignment are checked; its
+    /// contents stay as they are until the first call, which is a
+    /// [`Queue::top_k_into`](crate::stream::Queue::top_k_into), unless they are zeros, which are no
+    /// documents.
+    ///
+    /// # Safety
+    /// Until this value and every graph that captured it are dropped *and* every call and launch
+    /// that was given them has finished, the memory must stay allocated, and nothing else may write
+    /// to it, or read it while a call or launch runs.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`].
+    pub unsafe fn from_raw_parts(
+        work: &PreparedTopK,
+        keys: u64,
+        counts: u64,
+    ) -> Result<DeviceTopK> {
+        // SAFETY: the caller's promise.
+        unsafe { DeviceTopK::of_raw(work, [keys, counts], Trust::Checked) }
+    }
+
+    /// As [`DeviceTopK::from_raw_parts`], without asking the driver about the memory.
+    ///
+    /// # Safety
+    /// As [`DeviceTopK::from_raw_parts`], and the memory must be of the device and long enough. It
+    /// may be freed in stream order, behind all calls that were given this value. The caller orders
+    /// calls on different streams that use the memory: nothing is recorded of them.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`] for an address that
+    /// is no multiple of 8.
+    pub unsafe fn from_raw_unchecked(
+        work: &PreparedTopK,
+        keys: u64,
+        counts: u64,
+    ) -> Result<DeviceTopK> {
+        // SAFETY: the caller's promise.
+        unsafe { DeviceTopK::of_raw(work, [keys, counts], Trust::Unchecked) }
+    }
+
+    /// # Safety
+    /// As [`DeviceTopK::from_raw_unchecked`]; where the memory is checked, as
+    /// [`DeviceTopK::from_raw_parts`].
+    unsafe fn of_raw(work: &PreparedTopK, addresses: [u64; 2], trust: Trust) -> Result<DeviceTopK> {
+        let device = work.device().cuda_device("memory of a CUDA device")?;
+        // SAFETY: the caller's promise.
+        let keys = unsafe { CudaTopK::from_raw_parts(device, work.shape(), addresses, trust)? };
+        Ok(DeviceTopK::of_keys(work, keys))
     }
 }
 

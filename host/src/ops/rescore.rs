@@ -162,6 +162,13 @@ pub struct PreparedRescore {
     inner: On<(), Arc<CudaRescore>>,
 }
 
+/// The scores of the codes, which have the same shape and documents.
+impl AsRef<PreparedScore> for PreparedRescore {
+    fn as_ref(&self) -> &PreparedScore {
+        &self.coarse_scores
+    }
+}
+
 impl PreparedRescore {
     /// The device that the work runs on.
     pub fn device(&self) -> &Device {

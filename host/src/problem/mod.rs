@@ -8,6 +8,7 @@ pub(crate) mod ranking;
 pub(crate) mod runs;
 pub(crate) mod scores;
 pub(crate) mod shape;
+pub(crate) mod top_k;
 
 use std::ops::Range;
 

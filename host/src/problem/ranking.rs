@@ -46,6 +46,34 @@ pub struct Ranking {
     pub n_empty: u64,
 }
 
+impl Ranking {
+    /// The best `k` of what several devices or machines have found, each among other documents:
+    /// the ranking that one of them would give for all. Each must be of `k` or more.
+    ///
+    /// ```
+    /// use maxsim::{Ranked, Ranking, TopK};
+    ///
+    /// let shard = |documents: [(u32, f32); 2]| -> Ranking {
+    ///     let mut best = TopK::new(1);
+    ///     documents.map(|(id, score)| best.push(Ranked { id, score, has_tokens: true }));
+    ///     best.into_ranking()
+    /// };
+    /// let shards = [shard([(0, 1.0), (1, 3.0)]), shard([(2, 3.0), (3, f32::NAN)])];
+    /// let best = Ranking::merge(shards, 1);
+    /// assert_eq!((best.ranked[0].id, best.n_nan), (1, 1));
+    /// ```
+    pub fn merge(rankings: impl IntoIterator<Item = Ranking>, k: usize) -> Ranking {
+        let mut best = TopK::new(k);
+        let (mut n_nan, mut n_empty) = (0, 0);
+        for ranking in rankings {
+            ranking.ranked.into_iter().for_each(|document| best.push(document));
+            n_nan += ranking.n_nan;
+            n_empty += ranking.n_empty;
+        }
+        Ranking { n_nan, n_empty, ..best.into_ranking() }
+    }
+}
+
 /// A running top-k: push scores in any order, in as many chunks as there are.
 ///
 /// Keeps at most `2 · k` documents; a push costs amortised constant time.

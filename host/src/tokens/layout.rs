@@ -66,6 +66,8 @@ pub struct TokenLayout {
     has_empty_items: bool,
     /// Whether the device alone knows the items.
     unread: bool,
+    /// Whether the device alone knows which rows are masked.
+    unread_mask: bool,
     /// Length of items that all have it and lie one behind the other from row 0 on.
     regular_len: Option<u32>,
     /// The same for layouts whose items are the same rows; hardly ever for others.
@@ -119,6 +121,7 @@ impl TokenLayout {
             has_tokens,
             has_empty_items,
             unread: false,
+            unread_mask: false,
             regular_len,
             key,
         }
@@ -266,7 +269,7 @@ impl TokenLayout {
     pub fn with_mask(mut self, mask: &[u8]) -> Result<TokenLayout> {
         self.check_read("layout")?;
         check_len("mask", self.rows, "one byte per row", mask.len())?;
-        self.masked = true;
+        (self.masked, self.unread_mask) = (true, false);
         for (has, segment) in self.has_tokens.iter_mut().zip(&self.segments) {
             let start = segment[0] as usize;
             *has = mask[start..start + segment[1] as usize].iter().any(|&m| m != 0);
@@ -285,7 +288,7 @@ impl TokenLayout {
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     pub fn with_unread_mask(self) -> TokenLayout {
-        TokenLayout { masked: true, has_empty_items: true, ..self }
+        TokenLayout { masked: true, unread_mask: true, has_empty_items: true, ..self }
     }
 
     /// The rows from the first to the last token of some consecutive items, and how the items lie
@@ -413,6 +416,11 @@ impl TokenLayout {
     /// Whether some item may have no valid token.
     pub(crate) fn has_empty_items(&self) -> bool {
         self.has_empty_items
+    }
+
+    /// Whether the host knows which items have a valid token.
+    pub(crate) fn knows_empty_items(&self) -> bool {
+        !self.unread && !self.unread_mask
     }
 
     /// Whether single rows are masked.

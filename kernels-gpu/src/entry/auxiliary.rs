@@ -57,6 +57,8 @@ macro_rules! run {
     (maxsim_loss_distillation) => { crate::loss::rows::distillation };
     (maxsim_loss_mean) => { crate::loss::mean::mean };
 
+    (maxsim_top_k) => { crate::top_k::top_k };
+
     (maxsim_rescore_f16) => { crate::rescore::rescore::<row::F16> };
     (maxsim_rescore_bf16) => { crate::rescore::rescore::<row::Bf16> };
     (maxsim_rescore_f32) => { crate::rescore::rescore::<row::F32> };

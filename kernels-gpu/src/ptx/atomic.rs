@@ -59,6 +59,52 @@ pub unsafe fn count_shared_if(address: u32, condition: u32) {
     }
 }
 
+/// Adds to four bytes of shared memory where `condition` is not 0; the value before, or 0. Other
+/// threads may do so too.
+///
+/// # Safety
+/// As [`count_shared_if`].
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn fetch_add_shared_if(address: u32, value: u32, condition: u32) -> u32 {
+    let before;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {3}, 0;",
+            "mov.b32 {0}, 0;",
+            "@p atom.shared.add.u32 {0}, [{1}], {2};",
+            "}}",
+            out(reg32) before,
+            in(reg32) address,
+            in(reg32) value,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+    before
+}
+
+/// Adds to eight bytes of global memory. Other blocks may do so too.
+///
+/// # Safety
+/// `address` must be writable for 8 bytes, aligned to 8, and only be accessed this way by others.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn add_u64(address: u64, value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "red.global.add.u64 [{0}], {1};",
+            in(reg64) address,
+            in(reg64) value,
+            options(nostack),
+        );
+    }
+}
+
 /// Adds to four consecutive numbers, where `condition` is not 0.
 ///
 /// # Safety
@@ -144,4 +190,10 @@ conditional_stores! { reg32 u32;
     /// # Safety
     /// As [`count_shared_if`].
     or_shared_if(bits: u32) = "red.shared.or.b32";
+    /// Adds to four bytes of shared memory where `condition` is not 0. Other threads may do so too.
+    ///
+    /// # Safety
+    /// As [`count_shared_if`].
+    #[cfg(maxsim_arch = "sm_80")]
+    add_shared_if(value: u32) = "red.shared.add.u32";
 }

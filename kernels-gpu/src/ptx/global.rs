@@ -170,6 +170,12 @@ loads! { reg64 u64, (readonly, nostack);
     /// # Safety
     /// `address` must be readable for 4 bytes and aligned to 4.
     load_f32 -> reg32 f32 = "ld.global.cg.f32";
+    /// Eight bytes of global memory written by an earlier kernel, which this block may write later.
+    ///
+    /// # Safety
+    /// `address` must be readable for 8 bytes and aligned to 8.
+    #[cfg(maxsim_arch = "sm_80")]
+    load_written_u64 -> reg64 u64 = "ld.global.cg.b64";
     /// Two bytes of global memory that this thread may write too.
     ///
     /// # Safety

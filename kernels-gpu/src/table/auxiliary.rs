@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 
 use crate::abi::arch::Arch;
 use crate::abi::element::ElementType;
-use crate::abi::params::{self, backward, backward::residual, loss, rescore};
+use crate::abi::params::{self, backward, backward::residual, loss, rescore, top_k};
 use crate::abi::residual_chunk;
 use crate::table::{Entry, Resources, lines_of, n_lines};
 
@@ -32,6 +32,8 @@ pub enum Role {
     BackwardResidual,
     /// Losses on the device.
     Loss,
+    /// Rankings on the device.
+    TopK,
     /// Work that runs once, where tokens come to a device.
     Upload,
     /// Measurements of the device.
@@ -230,6 +232,12 @@ macro_rules! auxiliary_kernels {
     /// Adds the rows' losses.
     LOSS_MEAN(loss::MeanParams): Loss, loss::THREADS, loss::SHARED_BYTES => {
         Sm80  -    maxsim_loss_mean 1;
+    }
+
+    /// Selects the best k of each row of scores, or of keys. 64 registers: two CTAs, since one
+    /// waits for its threads much of the time.
+    TOP_K(top_k::TopKParams): TopK, top_k::THREADS, top_k::SHARED_BYTES => {
+        Sm80  -    maxsim_top_k 2;
     }
 
     /// Scores winners again, in full precision. 80 registers.

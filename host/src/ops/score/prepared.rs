@@ -129,6 +129,12 @@ pub(crate) fn check_side<F: Format>(
     Ok(())
 }
 
+impl AsRef<PreparedScore> for PreparedScore {
+    fn as_ref(&self) -> &PreparedScore {
+        self
+    }
+}
+
 impl PreparedScore {
     /// Chooses the kernel or engine that scores the same problem with other `options`.
     pub(crate) fn choose(&self, problem: &Problem<'_>, options: &ScoreOptions) -> Result<Chosen> {

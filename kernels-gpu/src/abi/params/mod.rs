@@ -14,6 +14,7 @@ pub mod rescore;
 mod residual;
 mod segments;
 mod tokens;
+pub mod top_k;
 
 pub use crate::abi::params::bandwidth::{BANDWIDTH_THREADS, BandwidthParams};
 pub use crate::abi::params::contiguous::{
