@@ -5,7 +5,7 @@
 //! same for compressed tokens, and [`coarse`] where they find what full precision scores.
 //! [`gradients`] is the same for training: its oracle, and whether gradients agree, and [`saved`]
 //! where documents are saved as codes; [`losses`] has what losses on devices are compared with, and
-//! [`residual`] what decoded tokens are.
+//! [`residual`] what decoded tokens are; [`top_k`] has rankings of any scores.
 //!
 //! Environment: MAXSIM_CASES (random cases per suite, 200 by default), MAXSIM_RECORD_DIR
 //! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),
@@ -25,4 +25,5 @@ pub mod residual;
 pub mod saved;
 pub mod strategy;
 pub mod suite;
+pub mod top_k;
 pub mod values;

@@ -121,14 +121,15 @@ fn log_softmax(row: &[f32], t: f32) -> Vec<f64> {
 pub struct Numbers(pub u64);
 
 impl Numbers {
-    fn next(&mut self) -> f32 {
+    /// The next one.
+    pub fn draw(&mut self) -> f32 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
     /// So many, times `size`.
     pub fn many(&mut self, n: usize, size: f32) -> Vec<f32> {
-        (0..n).map(|_| self.next() * size).collect()
+        (0..n).map(|_| self.draw() * size).collect()
     }
 }
 

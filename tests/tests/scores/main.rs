@@ -8,3 +8,5 @@ mod document_splits;
 mod edges;
 mod normalize;
 mod stream_k;
+mod top_k;
+mod top_k_calls;

@@ -209,7 +209,7 @@ impl PreparedTopK {
     ///     top_k: &PreparedTopK,
     ///     allocate: impl Fn(u64) -> u64,
     /// ) -> Result<DeviceTopK> {
-    ///     let (n, [keys, counts]) = (top_k.workspace_bytes(), top_k.len_bytes().map(allocate));
+    ///     let (n, [keys, counts]) = (top_k.workspace_bytes(), top_k.len_bytes().map(&allocate));
     ///     // SAFETY: the caller's promise.
     ///     unsafe {
     ///         stream.set_workspace(allocate(n), n)?;
