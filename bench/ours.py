@@ -30,6 +30,9 @@ SIGNATURES = {
     "enqueue_us": (ctypes.c_int32, [HANDLE] * 5 + [WORD, ctypes.POINTER(ctypes.c_double)]),
     "call": (ctypes.c_int32, [HANDLE, HANDLE, HANDLE, WORD, TEXT, WORD]),
     "read": (ctypes.c_int32, [HANDLE, HANDLE, WORD]),
+    "prepare_top_k": (HANDLE, [HANDLE, WORD]),
+    "top_k": (ctypes.c_int32, [HANDLE] * 3),
+    "best": (ctypes.c_int32, [HANDLE, WORD, WORD]),
     "prepare_backward": (HANDLE, [HANDLE, TEXT]),
     "gradients": (HANDLE, [HANDLE, WORD, WORD, WORD]),
     "enqueue_backward": (ctypes.c_int32, [HANDLE] * 6),
@@ -155,6 +158,29 @@ class Call:
 
     def free(self):
         self.device.free(self.outputs, self.work, self.stream)
+
+
+class TopK:
+    """The best k documents of each query of a call's scores: calling it enqueues the selection."""
+
+    def __init__(self, device, call, k):
+        self.device, self.k = device, k
+        self.selection = device("prepare_top_k", call.work, k)
+        handles = (call.stream, call.outputs, self.selection)
+        self.arguments = [ctypes.c_void_p(handle) for handle in handles]
+        self.enqueue = device.functions["top_k"]
+
+    def __call__(self):
+        if self.enqueue(*self.arguments):
+            raise Error(self.device.functions["last_error"]().decode())
+
+    def read(self, ids, scores):
+        """Waits for the last call; ids of 64 bits and f32 scores `[n_queries, k]` go to host
+        addresses."""
+        self.device("best", self.selection, ids, scores)
+
+    def free(self):
+        self.device.free(self.selection)
 
 
 class Step:

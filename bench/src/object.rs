@@ -11,6 +11,7 @@ use maxsim::training::{DeviceGradScores, DeviceGradients, PreparedBackward};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout};
 
 use crate::codes::{Codes, element_type, host_tokens};
+use crate::ffi::Selection;
 
 /// Errors of the interface are texts: its callers only show them.
 pub(crate) type Result<T> = std::result::Result<T, String>;
@@ -31,6 +32,8 @@ pub enum Object {
     Stream(Stream),
     /// Gradients of a prepared problem, made ready.
     Backward(PreparedBackward),
+    /// A selection of the best documents of each query.
+    Selection(Selection),
     /// Gradients of scores, and of tokens.
     Gradients(DeviceGradScores, DeviceGradients),
 }
@@ -46,6 +49,7 @@ impl Object {
             Object::Outputs(_) => "outputs",
             Object::Stream(_) => "a stream",
             Object::Backward(_) => "a gradient's work",
+            Object::Selection(_) => "a selection",
             Object::Gradients(..) => "gradients",
         }
     }

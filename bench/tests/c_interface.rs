@@ -39,6 +39,18 @@ fn a_call_from_tokens_to_scores() {
         assert_eq!(maxsim_bench_enqueue(stream, queries, documents, work, outputs), 0);
         assert_eq!(scores, [2.0, 8.0]);
 
+        let selection = maxsim_bench_prepare_top_k(work, 3);
+        let (mut ids, mut best) = ([0i64; 3], [0f32; 3]);
+        let places = [ids.as_mut_ptr().expose_provenance(), best.as_mut_ptr().expose_provenance()];
+        assert_eq!(maxsim_bench_top_k(stream, outputs, selection), 0, "{}", last_error());
+        let [ids_at, best_at] = places.map(|place| place as u64);
+        assert_eq!(maxsim_bench_best(selection, ids_at, best_at), 0);
+        assert_eq!((ids, &best[..2], best[2].is_nan()), ([1, 0, -1], &[8.0, 2.0][..], true));
+        assert_eq!(maxsim_bench_top_k(stream, outputs, stream), -1);
+        assert!(last_error().contains("a selection"), "{}", last_error());
+        assert!(maxsim_bench_prepare_top_k(work, 5000).is_null());
+        maxsim_bench_free(selection);
+
         let mut mean_us = -1.0;
         let code =
             maxsim_bench_enqueue_us(stream, queries, documents, work, outputs, 3, &mut mean_us);

@@ -11,6 +11,7 @@ mod backward;
 mod handle;
 mod score;
 mod tokens;
+mod top_k;
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -24,6 +25,7 @@ pub use self::backward::*;
 use self::handle::get;
 pub use self::score::*;
 pub use self::tokens::*;
+pub use self::top_k::*;
 pub use crate::object::Object;
 use crate::object::{Result, text};
 

@@ -85,8 +85,29 @@ fn calls_with_new_handles_and_old_shapes_only_enqueue() {
                 check(driver, &name("forward"), |_| call.forward(&layouts));
                 check(driver, &name("forward and backward"), |_| call.train(&layouts));
                 let kept = Kept::new(&device, &layouts, &cross, &options);
-                check(driver, &name("prepared"), |_| call.prepared(&kept));
+                check(driver, &name("prepared"), |_| _ = call.prepared(&kept));
+                let top_k = kept.top_k(10);
+                check(driver, &name("ranked"), |_| call.ranked(&kept, &top_k));
             }
+        }
+    });
+}
+
+/// Rows of several chunks, whose best are kept in the stream's workspace between two launches.
+#[test]
+fn selections_of_long_rows_only_enqueue() {
+    in_stand_in("selections_of_long_rows_only_enqueue", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+        let layouts = padded([(2, 32), (200_000, 1)]);
+        let mut call = Call::new(&device, cross.clone(), options.clone());
+        let kept = Kept::new(&device, &layouts, &cross, &options);
+        for k in [0, 100, 4096] {
+            let top_k = kept.top_k(k);
+            let keys_bytes = 13 * 2 * k as u64 * 8;
+            let least = if k == 4096 { 4096 } else { keys_bytes };
+            assert!(top_k.workspace_bytes() >= least && (k > 0) == (top_k.workspace_bytes() > 0));
+            check(driver, &format!("the best {k} of long rows"), |_| call.ranked(&kept, &top_k));
         }
     });
 }

@@ -276,8 +276,11 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 fn copy_scripts(from: &Path, to: &Path) -> Result<()> {
     for file in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
         let path = file?.path();
-        if path.extension().is_some_and(|extension| extension == "py") {
-            copy(&path, &to.join(path.file_name().unwrap_or_default()))?;
+        let to = to.join(path.file_name().unwrap_or_default());
+        if path.is_dir() {
+            copy_scripts(&path, &to)?;
+        } else if path.extension().is_some_and(|extension| extension == "py") {
+            copy(&path, &to)?;
         }
     }
     Ok(())

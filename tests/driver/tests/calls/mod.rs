@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use half::f16;
 use maxsim::format::{Format, RawIndices, RawItems, RawItemsOut, RawRows, ScorableWith};
-use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
+use maxsim::stream::{DeviceScores, DeviceTopK, PreparedScore, PreparedTopK, Queue, Stream};
 use maxsim::training::{
     BackwardOptions, DeviceGradScores, DeviceGradients, GradientType, PreparedBackward,
 };
@@ -60,6 +60,11 @@ impl Kept {
         let [queries, documents] = layouts.each_ref().map(|layout| view(device, layout, address));
         let work = device.prepare(&queries, &documents, pairing, options).expect("work");
         Kept { queries, documents, work }
+    }
+
+    /// The selection of the best k documents of each query.
+    pub fn top_k(&self, k: usize) -> PreparedTopK {
+        self.work.device().prepare_top_k(&self.work, k).expect("work")
     }
 }
 
@@ -244,13 +249,23 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
+    /// Scores kept handles with kept work, and selects the best of each query, into new results.
+    pub fn ranked(&mut self, kept: &Kept, top_k: &PreparedTopK) {
+        let scores = self.prepared(kept);
+        let [keys, counts] = [(); 2].map(|()| self.new_address());
+        // SAFETY: nothing writes to the memory.
+        let best = unsafe { DeviceTopK::from_raw_unchecked(top_k, keys, counts) };
+        self.stream.top_k_into(&scores, top_k, &mut best.expect("room")).expect("a call");
+    }
+
     /// Scores kept handles with kept work, into new results.
-    pub fn prepared(&mut self, kept: &Kept) {
+    pub fn prepared(&mut self, kept: &Kept) -> DeviceScores {
         let Kept { queries, documents, work } = kept;
         // SAFETY: nothing writes to the memory.
         let scores =
             unsafe { DeviceScores::from_raw_unchecked(work, self.new_address(), None, None) };
         let mut scores = scores.expect("scores");
         self.stream.score_into(queries, documents, work, &mut scores).expect("a call");
+        scores
     }
 }
