@@ -1,4 +1,7 @@
-"""Steps of frameworks' own losses: scoring, loss and backward to the embeddings, by backend."""
+"""Steps of frameworks' own losses: scoring, loss and backward to the embeddings, by backend.
+
+Their floor is the same step with scores and gradients that cost nothing.
+"""
 
 import contextlib
 import dataclasses
@@ -32,6 +35,9 @@ class Method:
     def __call__(self):
         self.select()
         return self.step()
+
+    def deselect(self):
+        """Nothing but what the next selection does."""
 
 
 class Embedded(torch.nn.Module):
@@ -248,6 +254,44 @@ def right(framework, n_documents, dtype):
     return check
 
 
+class Nothing(torch.autograd.Function):
+    """Scores and gradients that cost nothing: what they hold does not matter."""
+
+    @staticmethod
+    def forward(ctx, q, d, scores):
+        ctx.save_for_backward(q, d)
+        return scores.detach()
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, d = ctx.saved_tensors
+        return torch.empty_like(q), torch.empty_like(d), None
+
+
+class Alone:
+    """A framework's step alone: its loss, with scores that cost nothing in place of ours."""
+
+    def __init__(self, framework, step):
+        from maxsim import scoring
+
+        self.scoring, self.own, self.step, self.held = scoring, scoring.maxsim, step, {}
+        names = framework.selections()
+        self.enable = names.get("maxsim, masked tokens skipped", names["maxsim"])
+
+    def scores(self, q, d, **_):
+        shape = q.shape[0], d.shape[0]
+        if shape not in self.held:
+            self.held[shape] = torch.rand(shape, device=q.device)
+        return Nothing.apply(q, d, self.held[shape])
+
+    def select(self):
+        self.enable()
+        self.scoring.maxsim = self.scores
+
+    def deselect(self):
+        self.scoring.maxsim = self.own
+
+
 def measured(w, framework, case, goal, n, n_documents, dtype, model=None):
     """The row of a step by every backend."""
     step, _ = framework.step(n, n_documents, dtype, model)
@@ -259,7 +303,9 @@ def measured(w, framework, case, goal, n, n_documents, dtype, model=None):
     for name, method in good.items():
         method.select()
         peaks[name] = w.timer.peak_bytes(method.step) / 1e6
-    times = w.turns(good, lambda method: device_ms(w, method), most=60, least=5)
+    alone = {} if model else {"alone": Alone(framework, step)}
+    times = w.turns(good | alone, lambda method: device_ms(w, method), most=60, least=5)
+    limit = world.figures({"alone": times.pop("alone")})["alone"] if alone else None
     whole = w.turns(good, lambda method: whole_ms(w, method), w.seconds / 2, most=60, least=5)
     framework.integration.disable()
     middle = world.figures(whole)
@@ -279,6 +325,7 @@ def measured(w, framework, case, goal, n, n_documents, dtype, model=None):
         times,
         "ms",
         bad,
+        limit,
         peak_mb=peaks["maxsim"],
         least_peer_peak_mb=min((peaks[name] for name in others), default=None),
         peers_peak_mb={name: peaks[name] for name in others},
@@ -293,7 +340,10 @@ def device_ms(w, method):
     """Device time of a step whose backend is chosen first."""
     method.select()
     sleep_us = max(timing.SLEEP_US_MIN, 2 * w.timer.enqueue_us(method.step, 1))
-    return w.timer.device_ms(method.step, sleep_us, True)
+    try:
+        return w.timer.device_ms(method.step, sleep_us, True)
+    finally:
+        method.deselect()
 
 
 def whole_ms(w, method):

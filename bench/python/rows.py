@@ -34,6 +34,9 @@ class Goal:
                 limit = row.get("limit")
                 if figure == "ours" and is_number(limit) and not OPERATORS[operator](limit, wanted):
                     found.append(f"its floor alone is {limit:g}")
+                most = ratio(row.get("best_peer"), limit)
+                if figure == "x_best_peer" and is_number(most) and most < wanted:
+                    found.append(f"at its floor it would be {most:g}")
         return found
 
 

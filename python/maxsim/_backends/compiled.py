@@ -20,8 +20,8 @@ _library: Any = cast(Any, torch.library).Library(NAMESPACE, "FRAGMENT")
 for _schema in (
     f"padded_scores({_TOKENS}) -> Tensor",
     f"padded_scores_and_winners({_TOKENS}) -> (Tensor, Tensor)",
-    f"padded_gradients(Tensor grad, Tensor winners, {_TOKENS}, bool needs_q, bool needs_d)"
-    " -> Tensor[]",
+    "padded_gradients(Tensor grad, Tensor winners, Tensor Q, Tensor D, int options, bool needs_q,"
+    " bool needs_d) -> Tensor[]",
 ):
     _library.define(_schema, tags=torch.Tag.pt2_compliant_tag)
 
@@ -79,15 +79,15 @@ class _Score(torch.autograd.Function):
         options: int, needs_q: bool, needs_d: bool,
     ) -> Tensor:
         scores, winners = _ops.padded_scores_and_winners(Q, D, q_mask, d_mask, options)
-        ctx.save_for_backward(Q, D, q_mask, d_mask, winners)
+        ctx.save_for_backward(Q, D, winners)
         ctx.rest = options, needs_q, needs_d
         return cast(Tensor, scores)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        *given, winners = ctx.saved_tensors
+        Q, D, winners = ctx.saved_tensors
         options, needs_q, needs_d = ctx.rest
-        found = _ops.padded_gradients(grad, winners, *given, options, needs_q, needs_d)
+        found = _ops.padded_gradients(grad, winners, Q, D, options, needs_q, needs_d)
         return (found[0] if needs_q else None, found[-1] if needs_d else None,
                 None, None, None, None, None)
 

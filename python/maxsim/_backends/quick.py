@@ -57,11 +57,15 @@ def forward(
 
 
 def gradients(
-    grad: Tensor, winners: Tensor, Q: Tensor, D: Tensor, q_mask: Tensor | None,
-    d_mask: Tensor | None, options: int, needs_q: bool, needs_d: bool,
+    grad: Tensor, winners: Tensor, Q: Tensor, D: Tensor, options: int, needs_q: bool,
+    needs_d: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of tokens that :func:`forward` scored, of the sides that need one."""
-    given, needs = (Q, D, q_mask, d_mask), (needs_q, needs_d)
+    """Gradients of tokens that :func:`forward` scored, of the sides that need one.
+
+    Masks are not asked for: a masked document token has won nothing, and of a masked query token
+    there is no winner.
+    """
+    given, needs = (Q, D, None, None), (needs_q, needs_d)
     found = None
     if _quick is not None:
         found = _quick.gradients(given, (grad.contiguous(), winners), options, needs)
@@ -73,9 +77,9 @@ def gradients(
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    Q, D, q_mask, d_mask, winners = ctx.saved_tensors
+    Q, D, winners = ctx.saved_tensors
     needs = ctx.needs_input_grad
-    of_q, of_d = gradients(grad, winners, Q, D, q_mask, d_mask, ctx.options, needs[0], needs[1])
+    of_q, of_d = gradients(grad, winners, Q, D, ctx.options, needs[0], needs[1])
     return of_q, of_d, None, None, None
 
 
@@ -89,7 +93,7 @@ class _Score(torch.autograd.Function):
         options: int,
     ) -> Tensor:
         scores, winners = forward(Q, D, q_mask, d_mask, options, True)
-        ctx.save_for_backward(Q, D, q_mask, d_mask, winners)
+        ctx.save_for_backward(Q, D, winners)
         ctx.options = options
         return scores
 

@@ -241,7 +241,9 @@ class _Score(torch.autograd.Function):
         q, d = q._replace(data=q_data), d._replace(data=d_data)
         found = run(q, d, pairing, options._replace(winners=True))
         ctx.save_for_backward(q_data, d_data, found.winners)
-        ctx.call = q._replace(data=None), d._replace(data=None), pairing, options
+        # A masked token has won nothing, so gradients do not need masks.
+        q, d = (side._replace(data=None, mask=None) for side in (q, d))
+        ctx.call = q, d, pairing, options
         others = [x for x in (found.winners, found.token_scores) if x is not None]
         ctx.mark_non_differentiable(*others)
         ctx.set_materialize_grads(False)

@@ -23,25 +23,24 @@ def takes(Q: Tensor, D: Tensor, mask: Tensor) -> bool:
     return n_pairs * Q.shape[1] * _TOKEN_BYTES <= D.numel() * D.element_size()
 
 
-def score(Q: Tensor, D: Tensor, mask: Tensor) -> Tensor:
+def score(Q: Tensor, D: Tensor, mask: Tensor, tf32: bool = False) -> Tensor:
     """Scores every query against documents ``[Nd, Ld, dim]``, ``[Nq, Nd]``; or against its own
     ``[Nq, K, Ld, dim]``, ``[Nq, K]``. False in ``mask`` is masked."""
     pairing = Pairing(CROSS)
     if D.ndim == 4:
         pairing = Pairing(OWN, int(D.shape[1]))
         D, mask = D.flatten(0, 1), mask.flatten(0, 1)
-    q, d = Side(Q), Side(D, mask)
+    q, d, options = Side(Q), Side(D, mask), Options(tf32=tf32, max_q_len=int(Q.shape[1]))
     check_devices(q, d, pairing)
     if torch.is_grad_enabled() and (Q.requires_grad or D.requires_grad):
-        scores: Tensor = _Score.apply(Q, D, q, d, pairing)
+        scores: Tensor = _Score.apply(Q, D, q, d, pairing, options)
         return scores
-    return _run(q, d, pairing, False).scores  # type: ignore[no-any-return]
+    return _run(q, d, pairing, options, False).scores  # type: ignore[no-any-return]
 
 
-def _run(q: Side, d: Side, pairing: Pairing, winners: bool) -> Result:
+def _run(q: Side, d: Side, pairing: Pairing, options: Options, winners: bool) -> Result:
     """Scores, and winners as they are kept."""
-    options = Options(winners=winners, token_scores=True, max_q_len=int(q.data.shape[1]))
-    found = run(q, d, pairing, options)
+    found = run(q, d, pairing, options._replace(winners=winners, token_scores=True))
     has_masked = d.mask.logical_not().any(-1)
     if pairing.kind == OWN:
         has_masked = has_masked.view(found.scores.shape)
@@ -55,19 +54,20 @@ class _Score(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q_data: Tensor, d_data: Tensor, q: Side, d: Side, pairing: Pairing,
+        options: Options,
     ) -> Tensor:
         q, d = q._replace(data=q_data), d._replace(data=d_data)
-        found = _run(q, d, pairing, True)
+        found = _run(q, d, pairing, options, True)
         ctx.save_for_backward(q_data, d_data, found.winners)
-        ctx.call = q._replace(data=None), d._replace(data=None), pairing
+        # A masked token has won nothing, so gradients do not need the mask.
+        ctx.call = q._replace(data=None), d._replace(data=None, mask=None), pairing, options
         return found.scores  # type: ignore[no-any-return]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         q_data, d_data, winners = ctx.saved_tensors
-        q, d, pairing = ctx.call
+        q, d, pairing, options = ctx.call
         q, d = q._replace(data=q_data), d._replace(data=d_data)
-        options = Options(max_q_len=int(q_data.shape[1]))
         needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
-        return (*run_backward(grad, winners, q, d, pairing, options, needs), None, None, None)
+        return (*run_backward(grad, winners, q, d, pairing, options, needs), None, None, None, None)

@@ -95,6 +95,16 @@ def as_products(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(dtype) for x in tensors)
 
 
+def allows_tf32(tokens: Tensor) -> bool:
+    """Whether torch would multiply these as TF32: float32 on a GPU, where its user has said so
+    (``torch.set_float32_matmul_precision("high")``). Compiled code cannot ask, and is exact."""
+    if tokens.dtype != torch.float32 or not tokens.is_cuda or torch.compiler.is_compiling():
+        return False
+    matmul = torch.backends.cuda.matmul
+    precision = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32) if precision is None else precision == "tf32"
+
+
 def sum_type(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """The element type of torch's sum of maxima of this type."""
     if not torch.is_autocast_enabled(device.type):

@@ -50,7 +50,8 @@ def _maxsim_inbatch(original: Callable[..., Any]) -> Callable[..., Any]:
         if not (chooses() and _served.served(query, doc)):
             return original(query, doc)
         q, d = _served.as_products(query, doc)
-        return maxsim(q, d).to(_served.sum_type(q.dtype, q.device))
+        scores = maxsim(q, d, tf32=_served.allows_tf32(q))
+        return scores.to(_served.sum_type(q.dtype, q.device))
 
     return maxsim_inbatch
 
@@ -65,7 +66,8 @@ def _maxsim_kd(original: Callable[..., Any]) -> Callable[..., Any]:
         if not (chooses() and _served.served(query, doc, 4) and len(query) == len(doc)):
             return original(query, doc)
         q, d = _served.as_products(query, doc)
-        return candidates(q, d).to(_served.sum_type(q.dtype, q.device))
+        scores = candidates(q, d, tf32=_served.allows_tf32(q))
+        return scores.to(_served.sum_type(q.dtype, q.device))
 
     return maxsim_kd
 

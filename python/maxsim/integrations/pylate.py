@@ -76,7 +76,7 @@ def _score(
     given = queries, documents
     queries, documents = _served.as_products(queries, documents)
     dtype = queries.dtype
-    skipped = None
+    skipped, tf32 = None, _served.allows_tf32(queries)
     if queries_mask is not None:
         dtype = torch.promote_types(dtype, queries_mask.dtype)
         queries = _times(queries, queries_mask, queries is not given[0])
@@ -84,19 +84,22 @@ def _score(
         dtype = torch.promote_types(dtype, documents_mask.dtype)
         if _masked == "zero" and _served.is_eager() and zeroed.takes(
                 queries, documents, documents_mask):
-            scores = zeroed.score(queries, documents, documents_mask)
+            scores = zeroed.score(queries, documents, documents_mask, tf32)
             return scores.to(_served.sum_type(dtype, scores.device))
         if _masked == "zero":
             documents = _times(documents, documents_mask, documents is not given[1])
         else:
             skipped = documents_mask != 0
-    scores = score(queries, documents, d_mask=skipped)
+    scores = score(queries, documents, d_mask=skipped, tf32=tf32)
     return scores.to(_served.sum_type(dtype, scores.device))
 
 
 def _times(tokens: Any, mask: Any, is_own: bool) -> Any:
     """Tokens times their mask: in place where they are a copy that was made here."""
-    factors = mask.unsqueeze(-1).to(tokens.dtype)
+    factors = mask.unsqueeze(-1)
+    if mask.is_floating_point():
+        # Other masks are factors as they are, and need no copy that gradients would keep.
+        factors = factors.to(tokens.dtype)
     return tokens.mul_(factors) if is_own else tokens * factors
 
 
@@ -193,7 +196,8 @@ def _scores_of_lists(own: _Own, queries: Any, documents: Any) -> Any:
     q, d = _served.as_products(torch.cat(queries), torch.cat(documents))
     ids = torch.arange(n)
     longest = max(len(x) for x in queries)
-    scores = packed(q, d, offsets(queries), offsets(documents), ids, ids, max_q_len=longest)
+    scores = packed(q, d, offsets(queries), offsets(documents), ids, ids, max_q_len=longest,
+                    tf32=_served.allows_tf32(q))
     return scores.to(_served.sum_type(q.dtype, q.device))
 
 

@@ -48,10 +48,11 @@ def _score(
         a, a_mask = a * a_mask.unsqueeze(-1).to(a.dtype), None
     if a_mask is not None:
         a_mask = a_mask.bool()
+    tf32 = _served.allows_tf32(a)
     if b_mask is None:
-        return score(a, b, q_mask=a_mask)
+        return score(a, b, q_mask=a_mask, tf32=tf32)
     b_mask = b_mask.bool()
-    scores = score(a, b, q_mask=a_mask, d_mask=b_mask)
+    scores = score(a, b, q_mask=a_mask, d_mask=b_mask, tf32=tf32)
     fill = original.__globals__["_fill_empty_document_scores"]
     return fill(scores, ~b_mask.any(dim=-1))
 

@@ -23,10 +23,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
             return _own(*args, **kwargs)
         monkeypatch.setattr(maxsim.scoring, name, record)
 
-    def zeroed(Q: Any, D: Any, mask: Any, _own: Any = maxsim._backends.zeroed.score) -> Any:
+    own_zeroed = maxsim._backends.zeroed.score
+
+    def zeroed(Q: Any, D: Any, *options: Any) -> Any:
         found.append("candidates" if D.ndim == 4 else "maxsim")
         found.zeroed += 1
-        return _own(Q, D, mask)
+        return own_zeroed(Q, D, *options)
     monkeypatch.setattr(maxsim._backends.zeroed, "score", zeroed)
     return found
 

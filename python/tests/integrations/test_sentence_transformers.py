@@ -12,6 +12,7 @@ from comparing import DEVICE, Calls, gradients, near, rand, randn, traces
 framework = pytest.importorskip(
     "sentence_transformers", reason="sentence-transformers is not installed")
 
+import maxsim  # noqa: E402
 from maxsim.integrations import sentence_transformers as integration  # noqa: E402
 
 if int(framework.__version__.split(".")[0]) < 6:
@@ -224,3 +225,17 @@ def test_compiled() -> None:
     found = gradients(torch.compile(loss, backend="aot_eager", fullgraph=True), q, d)
     for x, y in zip(found, gradients(loss, q, d)):
         near(x, y)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="TF32 is of GPUs")
+def test_products_are_as_exact_as_torch_is_asked_for() -> None:
+    q, d, q_mask, d_mask = tensors()
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision, tf32 in (("high", True), ("highest", False)):
+            torch.set_float32_matmul_precision(precision)
+            found = util.maxsim(q, d, q_mask, d_mask)
+            wanted = maxsim.maxsim(q, d, q_mask=q_mask, d_mask=d_mask, tf32=tf32)
+            assert torch.equal(found[:, :-1], wanted[:, :-1])
+    finally:
+        torch.set_float32_matmul_precision(before)
