@@ -30,7 +30,7 @@ SIGNATURES = {
     "enqueue_us": (ctypes.c_int32, [HANDLE] * 5 + [WORD, ctypes.POINTER(ctypes.c_double)]),
     "call": (ctypes.c_int32, [HANDLE, HANDLE, HANDLE, WORD, TEXT, WORD]),
     "read": (ctypes.c_int32, [HANDLE, HANDLE, WORD]),
-    "prepare_top_k": (HANDLE, [HANDLE, WORD]),
+    "prepare_top_k": (HANDLE, [HANDLE, HANDLE, WORD]),
     "top_k": (ctypes.c_int32, [HANDLE] * 3),
     "best": (ctypes.c_int32, [HANDLE, WORD, WORD]),
     "prepare_backward": (HANDLE, [HANDLE, TEXT]),
@@ -165,7 +165,7 @@ class TopK:
 
     def __init__(self, device, call, k):
         self.device, self.k = device, k
-        self.selection = device("prepare_top_k", call.work, k)
+        self.selection = device("prepare_top_k", call.work, call.problem[1], k)
         handles = (call.stream, call.outputs, self.selection)
         self.arguments = [ctypes.c_void_p(handle) for handle in handles]
         self.enqueue = device.functions["top_k"]

@@ -39,7 +39,7 @@ fn a_call_from_tokens_to_scores() {
         assert_eq!(maxsim_bench_enqueue(stream, queries, documents, work, outputs), 0);
         assert_eq!(scores, [2.0, 8.0]);
 
-        let selection = maxsim_bench_prepare_top_k(work, 3);
+        let selection = maxsim_bench_prepare_top_k(work, documents, 3);
         let (mut ids, mut best) = ([0i64; 3], [0f32; 3]);
         let places = [ids.as_mut_ptr().expose_provenance(), best.as_mut_ptr().expose_provenance()];
         assert_eq!(maxsim_bench_top_k(stream, outputs, selection), 0, "{}", last_error());
@@ -48,7 +48,7 @@ fn a_call_from_tokens_to_scores() {
         assert_eq!((ids, &best[..2], best[2].is_nan()), ([1, 0, -1], &[8.0, 2.0][..], true));
         assert_eq!(maxsim_bench_top_k(stream, outputs, stream), -1);
         assert!(last_error().contains("a selection"), "{}", last_error());
-        assert!(maxsim_bench_prepare_top_k(work, 5000).is_null());
+        assert!(maxsim_bench_prepare_top_k(work, documents, 5000).is_null());
         maxsim_bench_free(selection);
 
         let mut mean_us = -1.0;

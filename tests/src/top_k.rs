@@ -120,7 +120,7 @@ impl Scored {
         let tokens = [device.upload(queries)?, device.upload(documents)?];
         let options = ScoreOptions::default();
         let work = device.prepare(&tokens[0], &tokens[1], pairing, &options)?;
-        let top_k = device.prepare_top_k(&work, k)?;
+        let top_k = device.prepare_top_k(&work, documents, k)?;
         let mut scores = work.new_scores()?;
         device.stream()?.score_into(&tokens[0], &tokens[1], &work, &mut scores)?;
         Ok(Scored { tokens, work, top_k, scores })

@@ -1,6 +1,6 @@
 //! Selections of the best documents of each query.
 
-use super::handle::{get, outputs_of, stream_of, wrong};
+use super::handle::{get, outputs_of, stream_of, tokens, wrong};
 use super::{done, made};
 use crate::object::{AnyWork, Object, Result, copy_to, text};
 use maxsim::stream::{DeviceTopK, PreparedTopK, Queue};
@@ -15,15 +15,20 @@ pub struct Selection {
 /// room for what it finds. Null for an error.
 ///
 /// # Safety
-/// The handle must live.
+/// The handles must live.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn maxsim_bench_prepare_top_k(work: *const Object, k: u64) -> *mut Object {
-    // SAFETY: the caller's promise.
+pub unsafe extern "C" fn maxsim_bench_prepare_top_k(
+    work: *const Object,
+    documents: *const Object,
+    k: u64,
+) -> *mut Object {
+    // SAFETY: the caller's promises.
     made(|| unsafe {
         let Object::Work(work, _) = get(work)? else { return wrong("a work", work) };
+        let documents = &tokens(documents)?.tokens;
         let top_k = match work {
-            AnyWork::Plain(work) => work.device().prepare_top_k(&**work, k as usize),
-            AnyWork::Coarse(work) => work.device().prepare_top_k(&**work, k as usize),
+            AnyWork::Plain(work) => work.device().prepare_top_k(&**work, documents, k as usize),
+            AnyWork::Coarse(work) => work.device().prepare_top_k(&**work, documents, k as usize),
         };
         let top_k = top_k.map_err(text)?;
         let best = top_k.new_best().map_err(text)?;

@@ -156,7 +156,7 @@ pub trait Queue: Submit {
     /// let documents = device.upload(&Tokens::padded(&[3.0f32, 1.0, 2.0], 3, 1, 1)?)?;
     /// let work =
     ///     device.prepare(&one, &documents, &Pairing::cross(), &ScoreOptions::default())?;
-    /// let top_k = device.prepare_top_k(&work, 2)?;
+    /// let top_k = device.prepare_top_k(&work, &documents, 2)?;
     /// let mut scores = work.new_scores()?;
     /// let [mut best, mut other] = [top_k.new_best()?, top_k.new_best()?];
     /// let mut stream = device.stream()?;

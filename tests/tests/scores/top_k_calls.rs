@@ -45,6 +45,8 @@ fn what_does_not_fit_is_refused() {
         let call = stream.top_k_more(&ten.scores, &ten.top_k, last + 1, &mut best);
         assert_eq!(argument_of(call), "too large");
         assert_eq!(argument_of(scored(4097).map(drop)), "too large");
+        let refused = device.prepare_top_k(&ten.work, &fewer.tokens[1], 1).map(drop);
+        assert_eq!(argument_of(refused), "documents");
         // Nothing of that was enqueued.
         assert!(best.read().map_err(text)?.iter().all(|ranking| ranking.ranked.is_empty()));
         stream.top_k_more(&ten.scores, &ten.top_k, last, &mut best).map_err(text)?;
@@ -58,12 +60,42 @@ fn what_does_not_fit_is_refused() {
             let view = unsafe { DeviceTokens::<f32>::from_raw_unchecked(device, rows, unknown) };
             let (view, options) = (view.map_err(text)?, ScoreOptions::default());
             let work = device.prepare(&ten.tokens[0], &view, &cross, &options).map_err(text)?;
-            assert_eq!(argument_of(device.prepare_top_k(&work, 1).map(drop)), "unsupported");
+            let refused = device.prepare_top_k(&work, &view, 1).map(drop);
+            assert_eq!(argument_of(refused), "unsupported");
             let other = &fewer.tokens[1];
             let refused = device.prepare_top_k_reading(&work, other, 1).map(drop);
             assert_eq!(argument_of(refused), "documents");
-            let cpu = Device::cpu().prepare_top_k(&work, 1).map(drop);
+            let cpu = Device::cpu().prepare_top_k(&work, &view, 1).map(drop);
             assert_eq!(argument_of(cpu), "work");
+        }
+        suite.count(&device.to_string());
+        Ok(())
+    });
+}
+
+/// Work that is found again may be of documents with another mask: which of them are empty is what
+/// the documents say that are ranked.
+#[test]
+fn empty_documents_are_those_that_are_ranked() {
+    Suite::run("top_k_masks", all_devices(), |suite, device| {
+        let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+        let rows = [-1.0f32, -2.0, -3.0, -4.0];
+        let query = device.upload(&Tokens::padded(&[1.0f32], 1, 1, 1).map_err(text)?);
+        let query = query.map_err(text)?;
+        let mut stream = device.stream().map_err(text)?;
+        for (mask, ids) in [([1u8, 0, 1, 1], [0, 2, 3, 1]), ([0, 1, 1, 0], [1, 2, 0, 3])] {
+            let documents = Tokens::padded(&rows, 4, 1, 1).map_err(text)?;
+            let documents = documents.with_mask(&mask[..]).map_err(text)?;
+            let documents = device.upload(&documents).map_err(text)?;
+            let work = device.prepare_cached(&query, &documents, &cross, &options);
+            let work = work.map_err(text)?;
+            let top_k = device.prepare_top_k(&work, &documents, 4).map_err(text)?;
+            let mut scores = work.new_scores().map_err(text)?;
+            let mut best = top_k.new_best().map_err(text)?;
+            stream.score_into(&query, &documents, &work, &mut scores).map_err(text)?;
+            stream.top_k_into(&scores, &top_k, &mut best).map_err(text)?;
+            let found = best.read().map_err(text)?;
+            assert!(found[0].ranked.iter().map(|document| document.id).eq(ids), "{found:?}");
         }
         suite.count(&device.to_string());
         Ok(())

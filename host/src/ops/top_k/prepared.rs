@@ -13,6 +13,7 @@ use crate::problem::top_k::{BestKeys, RankedRows, check_k};
 use crate::runtime::on::On;
 use crate::runtime::swap::Swap;
 use crate::tokens::format::Format;
+use crate::tokens::layout::TokenLayout;
 
 /// The selection of the best k documents of each query made ready, for any scores of the work that
 /// it was prepared for.
@@ -33,7 +34,7 @@ use crate::tokens::format::Format;
 /// let documents = device.upload(&Tokens::padded(&documents, 3, 1, 2)?)?;
 /// let work =
 ///     device.prepare(&queries, &documents, &Pairing::cross(), &ScoreOptions::default())?;
-/// let top_k: PreparedTopK = device.prepare_top_k(&work, 2)?;
+/// let top_k: PreparedTopK = device.prepare_top_k(&work, &documents, 2)?;
 /// assert_eq!(top_k.k(), 2);
 ///
 /// let mut scores = work.new_scores()?;
@@ -75,7 +76,7 @@ pub struct PreparedTopK {
 ///     let documents = device.upload(&Tokens::padded(&chunk, 3, 1, 1)?)?;
 ///     let work =
 ///         device.prepare(&query, &documents, &Pairing::cross(), &ScoreOptions::default())?;
-///     let top_k = device.prepare_top_k(&work, 2)?;
+///     let top_k = device.prepare_top_k(&work, &documents, 2)?;
 ///     let mut scores = work.new_scores()?;
 ///     stream.score_into(&query, &documents, &work, &mut scores)?;
 ///     let best = match &mut best {
@@ -99,22 +100,23 @@ pub struct DeviceTopK {
 
 impl Device {
     /// Makes the selection of the best `k` documents of each query ready, for scores of `work`
-    /// ([`PreparedScore`], or [`PreparedRescore`](crate::search::PreparedRescore)).
-    ///
-    /// Which documents have no token is what the handle that the work was prepared with says. For
-    /// another mask prepare another selection.
+    /// ([`PreparedScore`], or [`PreparedRescore`](crate::search::PreparedRescore)) and of these
+    /// `documents`, which say which of them have no token: of others with another mask prepare
+    /// another selection.
     ///
     /// # Errors
     /// [`Error::TooLarge`] for a `k` above 4096: read the scores, and use
-    /// [`Scores::top_k_of`](crate::Scores::top_k_of). [`Error::Unsupported`] where the host does
-    /// not know which documents have tokens; see [`Device::prepare_top_k_reading`].
-    /// [`Error::WrongDevice`], [`Error::HostMemory`], [`Error::DeviceMemory`].
+    /// [`Scores::top_k_of`](crate::Scores::top_k_of). [`Error::Shape`] for documents that the work
+    /// was not prepared for. [`Error::Unsupported`] where the host does not know which documents
+    /// have tokens; see [`Device::prepare_top_k_reading`]. [`Error::WrongDevice`],
+    /// [`Error::HostMemory`], [`Error::DeviceMemory`].
     pub fn prepare_top_k(
         &self,
         work: &impl AsRef<PreparedScore>,
+        documents: &impl AsRef<TokenLayout>,
         k: usize,
     ) -> Result<PreparedTopK> {
-        self.top_k_of(work.as_ref(), k, None)
+        self.top_k_of(work.as_ref(), documents.as_ref(), k, None)
     }
 
     /// As [`Device::prepare_top_k`], where lengths or masks of documents are on the device alone
@@ -151,18 +153,26 @@ impl Device {
             On::Cpu(()) => None,
             On::Cuda(_) => Some(documents.cuda_tokens()?),
         };
-        self.top_k_of(work, k, items)
+        self.top_k_of(work, documents.layout(), k, items)
     }
 
     fn top_k_of(
         &self,
         work: &PreparedScore,
+        documents: &TokenLayout,
         k: usize,
         items: Option<&Arc<CudaTokens>>,
     ) -> Result<PreparedTopK> {
         self.check_same("work", &work.device)?;
         check_k(k)?;
-        let problem = Problem::new(&work.queries, &work.documents, &work.pairing)?;
+        if !documents.same_items(&work.documents) {
+            return Err(Error::Shape {
+                argument: "documents",
+                expected: format!("those of the work, {:?}", work.documents),
+                found: format!("{documents:?}"),
+            });
+        }
+        let problem = Problem::new(&work.queries, documents, &work.pairing)?;
         let rows = RankedRows::new(&problem)?;
         let reads = items.filter(|_| !rows.knows_empty);
         if !rows.knows_empty && reads.is_none() {

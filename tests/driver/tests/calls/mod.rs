@@ -64,7 +64,7 @@ impl Kept {
 
     /// The selection of the best k documents of each query.
     pub fn top_k(&self, k: usize) -> PreparedTopK {
-        self.work.device().prepare_top_k(&self.work, k).expect("work")
+        self.work.device().prepare_top_k(&self.work, &self.documents, k).expect("work")
     }
 }
 
