@@ -249,6 +249,50 @@ fn few_are_rescored_where_documents_differ() {
 }
 
 /// Affine documents of f16 queries, which are their own codes.
+/// A corpus of which a GPU selects what the search looks at: the exact ranking, whether documents
+/// differ, so that the selection is enough, or score nearly the same, so that it is not.
+#[test]
+fn large_corpora_on_a_gpu() {
+    Suite::run_gpu("gpu_search_selected", |suite| {
+        let (n, dim) = (40_000usize, 64usize);
+        for device in cuda_devices().iter().filter(|device| has_kernels(device)) {
+            for spread in [1.0f32, 1e-4] {
+                let number = |i: usize| ((i * 2_654_435_761) >> 9) % 2001;
+                let data: Vec<f32> = (0..n * dim)
+                    .map(|i| 0.3 + spread * (number(i) as f32 / 1000.0 - 1.0))
+                    .collect();
+                let lengths: Vec<i64> = (0..n as i64).map(|i| i64::from(i % 11 != 4)).collect();
+                let queries = Tokens::padded(&data[..2 * dim], 2, 1, dim).map_err(text)?;
+                let documents = Tokens::padded(&data, n, 1, dim).map_err(text)?;
+                let documents = documents.with_lengths(&lengths).map_err(text)?;
+                let expected = ranking(device, &queries, &documents).map_err(text)?;
+                let codes = [&queries, &documents].map(|x| x.quantize::<Int8>(ScaleType::F32));
+                let [query_codes, document_codes] = codes;
+                let (query_codes, document_codes) =
+                    (query_codes.map_err(text)?, document_codes.map_err(text)?);
+                let queries = SearchTokens::measured(&queries, &query_codes).map_err(text)?;
+                let documents =
+                    SearchTokens::measured(&documents, &document_codes).map_err(text)?;
+                let options = SearchOptions::default().exact(true);
+                let found = device.search(&queries, &documents, 10, &options).map_err(text)?;
+                for (found, expected) in found.iter().zip(&expected) {
+                    let ids: Vec<u32> = found.documents.iter().map(|hit| hit.id).collect();
+                    let wanted: Vec<u32> = expected[..10].iter().map(|hit| hit.id).collect();
+                    assert_eq!(ids, wanted, "{device}, spread {spread}");
+                    assert!(found.documents.iter().all(|hit| hit.certainty == Certainty::Proven));
+                    assert_eq!(
+                        found.n_empty,
+                        lengths.iter().filter(|&&len| len == 0).count() as u64
+                    );
+                    suite.note(&format!("spread {spread}: {} re-scored", found.n_rescored));
+                }
+                suite.count(&device.to_string());
+            }
+        }
+        Ok(cuda_devices().len() * 2)
+    });
+}
+
 #[test]
 fn queries_need_not_be_compressed() {
     let case = Case { element: ElementType::F16, ..Case::new(64, &[5, 9], &[12, 0, 30, 7, 19]) };

@@ -3,23 +3,13 @@
 
 pub(crate) mod bounds;
 pub(crate) mod compressed;
+mod scan;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use self::bounds::rescore_bounds;
-use self::compressed::SearchTokens;
-use crate::device::Device;
-use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
-use crate::problem::options::ScoreOptions;
-use crate::problem::pairing::Pairing;
 use crate::problem::ranking::Ranked;
-use crate::tokens::element::Element;
-use crate::tokens::format::{Format, ScorableWith};
-
-/// Most pairs that a call re-scores.
-const PAIRS_MAX: usize = 1 << 20;
 
 /// Documents that a [`Shortlist`] holds at least before it looks for some to let go.
 const KEPT_MIN: usize = 1024;
@@ -411,77 +401,5 @@ impl Shortlist {
         };
         let documents = ranked.into_iter().map(found).collect();
         SearchRanking { documents, n_rescored, n_nan, n_empty: self.n_empty }
-    }
-}
-
-impl Device {
-    /// The best `k` documents of each query: a scan of compressed documents selects candidates,
-    /// which are re-scored in full precision. See [`Shortlist`].
-    ///
-    /// Takes 8 bytes of host memory per query and document. [`Shortlist`] is the same for
-    /// documents that come a chunk at a time.
-    ///
-    /// # Errors
-    /// The errors of [`Device::score`]. [`Error::Shape`] where a score is further from that of the
-    /// scan than errors reach ([`Shortlist::rescored`]): what was assumed is not so.
-    pub fn search<T: Element, Q: ScorableWith<D>, D: Format>(
-        &self,
-        queries: &SearchTokens<'_, T, Q>,
-        documents: &SearchTokens<'_, T, D>,
-        k: usize,
-        options: &SearchOptions,
-    ) -> Result<Vec<SearchRanking>> {
-        let is_known = queries.is_known && documents.is_known;
-        let (query_codes, document_codes) = (queries.codes, documents.codes);
-        let terms = [&*queries.terms, &*documents.terms];
-        let (queries, documents) = (queries.tokens, documents.tokens);
-        let cross = Pairing::cross();
-        let n_items = [queries.layout().n_items(), documents.layout().n_items()];
-        let bounds = rescore_bounds(terms[0], terms[1], &cross, T::TYPE)?;
-        let scores = self.score(query_codes, document_codes, &cross)?;
-        let mut searches = vec![Shortlist::new(k, *options); n_items[0]];
-        let rows = scores.values().chunks(n_items[1].max(1));
-        let rows = rows.zip(bounds.chunks(n_items[1].max(1)));
-        for (search, (scores, bounds)) in searches.iter_mut().zip(rows) {
-            for ((id, &score), &bound) in (0u32..).zip(scores).zip(bounds) {
-                let has_tokens = documents.layout().has_tokens(id as usize);
-                search.push(Candidate { id, score, bound, has_tokens });
-            }
-        }
-        drop((scores, bounds));
-        let (mut own_queries, mut own_documents) = (None, None);
-        let (queries, documents) = match self.ordinal() {
-            None => (queries, documents),
-            Some(_) => (
-                TokensRef::Device(queries.on(self, &mut own_queries)?),
-                TokensRef::Device(documents.on(self, &mut own_documents)?),
-            ),
-        };
-        loop {
-            let wanted: Vec<[u32; 2]> = (0u32..)
-                .zip(&mut searches)
-                .flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [q, d]))
-                .collect();
-            if wanted.is_empty() {
-                break;
-            }
-            for pairs in wanted.chunks(PAIRS_MAX) {
-                let ids = |i: usize| pairs.iter().map(|pair| pair[i]).collect::<Vec<u32>>();
-                let pairing = Pairing::pairs(&ids(0), &ids(1))?;
-                let found =
-                    self.score_with(queries, documents, &pairing, &ScoreOptions::default())?;
-                for (&[q, d], &score) in pairs.iter().zip(found.values()) {
-                    searches[q as usize].rescored(d, score)?;
-                }
-            }
-        }
-        let ranking = |search: Shortlist| {
-            let mut ranking = search.into_ranking();
-            if !is_known {
-                ranking.documents.iter_mut().for_each(|found| found.certainty = Certainty::Likely);
-            }
-            ranking
-        };
-        Ok(searches.into_iter().map(ranking).collect())
     }
 }
