@@ -72,6 +72,17 @@ class Cuda:
         del result
         return cuda.max_memory_allocated() - before
 
+    def peak_requested_bytes(self, call):
+        """Most bytes that were asked of PyTorch's allocator at once during a call, beyond what is
+        held now. It hands out large blocks whole, which differs from run to run."""
+        cuda = self.torch.cuda
+        cuda.reset_peak_memory_stats()
+        before = cuda.memory_stats()["requested_bytes.all.current"]
+        result = call()
+        self.synchronize()
+        del result
+        return cuda.memory_stats()["requested_bytes.all.peak"] - before
+
 
 class Cpu:
     """The same calls where there is no GPU, to try the scripts: its times mean nothing."""
@@ -96,6 +107,8 @@ class Cpu:
     def peak_bytes(self, call):
         call()
         return 0
+
+    peak_requested_bytes = peak_bytes
 
 
 def measure(timer, methods, seconds, rounds_min=7, rounds_max=40, warm=True):

@@ -302,7 +302,7 @@ def measured(w, framework, case, goal, n, n_documents, dtype, model=None):
     peaks = {}
     for name, method in good.items():
         method.select()
-        peaks[name] = w.timer.peak_bytes(method.step) / 1e6
+        peaks[name] = w.timer.peak_requested_bytes(method.step) / 1e6
     alone = {} if model else {"alone": Alone(framework, step)}
     times = w.turns(good | alone, lambda method: device_ms(w, method), most=60, least=5)
     limit = world.figures({"alone": times.pop("alone")})["alone"] if alone else None

@@ -9,7 +9,7 @@ PROTOCOL = (
     "results compared with float64 or float32 references first; on a GPU 512 MB read before each "
     "timed call, but where calls are enqueued only; medians, with quartiles beside; device times "
     "are differences of CUDA events with the queue kept full, whole calls are host times until "
-    "the result is there"
+    "the result is there; peaks are of the bytes that are asked of the allocator"
 )
 OPERATORS = {"<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
 
