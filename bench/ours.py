@@ -61,10 +61,16 @@ class Device:
     """A device, and the stream of PyTorch's that everything is enqueued on."""
 
     def __init__(self, ordinal, stream):
-        loaded = ctypes.CDLL(str(library_path()))
+        path = library_path()
+        loaded = ctypes.CDLL(str(path))
         self.functions = {}
         for name, (result, arguments) in SIGNATURES.items():
-            function = getattr(loaded, f"maxsim_bench_{name}")
+            function = getattr(loaded, f"maxsim_bench_{name}", None)
+            if function is None:
+                raise Error(
+                    f"{path} has no {name}, it is older than these scripts: "
+                    "cargo build --release -p maxsim-bench"
+                )
             function.restype, function.argtypes = result, arguments
             self.functions[name] = function
         self.handle = self("open", ordinal)
