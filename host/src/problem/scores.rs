@@ -112,8 +112,10 @@ impl Scores {
     /// document that is a query's candidate twice is ranked twice.
     ///
     /// # Errors
-    /// [`Error::Shape`] where scores, pairing and documents do not go together, and of pairs, which
-    /// have no rows.
+    /// [`Error::Shape`] where scores, pairing and documents do not go together, of pairs, which
+    /// have no rows, and of documents of which the device alone knows which have a token
+    /// ([`TokenLayout::unread`], [`TokenLayout::with_unread_mask`]): an empty one would have a
+    /// place by its score 0. [`Device::top_k`](crate::Device::top_k) reads them there.
     pub fn top_k_of(
         &self,
         pairing: &Pairing,
@@ -121,6 +123,13 @@ impl Scores {
         k: usize,
     ) -> Result<Vec<Ranking>> {
         let documents = documents.as_ref();
+        if !documents.knows_empty_items() {
+            return Err(Error::Shape {
+                argument: "documents",
+                expected: "a layout that says which documents have a token".into(),
+                found: "one of items or masks that the device alone knows".into(),
+            });
+        }
         let [n_queries, row_len] = [self.rows().len(), self.shape.row_len().unwrap_or(0)];
         let n_documents = documents.n_items();
         let fits = match (&pairing.0, self.shape) {
@@ -219,6 +228,18 @@ mod tests {
         assert!(scores.top_k_of(&own, &others, 2).is_err());
         assert!(scores.top_k_of(&shared, &others, 2).is_err());
         assert!(scores.top_k_of(&Pairing::own_candidates(2), &documents, 2).is_err());
+    }
+
+    #[test]
+    fn documents_that_may_be_empty_unseen_are_refused() {
+        let scores = scores(ScoreShape::Cross { n_queries: 1, n_documents: 2 }, &[-1.0, 0.0]);
+        let unread = TokenLayout::unread(2, 1, 2, 1, 1).unwrap();
+        let masked = TokenLayout::padded(2, 1, 1).unwrap().with_unread_mask();
+        for documents in [unread, masked] {
+            let error = scores.top_k(&documents, 2).unwrap_err().to_string();
+            assert!(error.contains("which documents have a token"), "{error}");
+        }
+        assert!(scores.top_k(&TokenLayout::padded(2, 1, 1).unwrap(), 2).is_ok());
     }
 
     #[test]

@@ -96,7 +96,8 @@ pub struct Candidate {
     pub id: u32,
     /// The score of its compressed tokens.
     pub score: f32,
-    /// Bound of how far that is from the score of its embeddings: [`rescore_bounds`].
+    /// Bound of how far that is from the score of its embeddings:
+    /// [`rescore_bounds`](crate::search::rescore_bounds).
     pub bound: f32,
     /// Whether it has a valid token.
     pub has_tokens: bool,
@@ -106,7 +107,8 @@ pub struct Candidate {
 /// re-score what [`Shortlist::wanted`] names until that is nothing.
 ///
 /// What it proves is as true as the scores and bounds that it is given: that the scanned documents
-/// are those that are re-scored is the caller's word ([`SearchTokens`] makes sure of it).
+/// are those that are re-scored is the caller's word
+/// ([`SearchTokens`](crate::search::SearchTokens) makes sure of it).
 ///
 /// Holds the candidates, and with [`SearchOptions::exact`] what may still belong before the k-th of
 /// them, beside 16 bytes for each document that was re-scored.
@@ -130,11 +132,12 @@ pub struct Candidate {
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 ///
-/// With a the score of a document's compressed tokens and b its bound ([`rescore_bounds`]), the
-/// score e that the engine would give its embeddings is at most a + b. So the document at some
-/// place, of score e, is where the ranking of *all* documents' e has it if every document that was
-/// not re-scored has a + b < e (or, of equal numbers, the higher id): those that were re-scored are
-/// in their order already. As e falls from place to place, the proven places come first.
+/// With a the score of a document's compressed tokens and b its bound
+/// ([`rescore_bounds`](crate::search::rescore_bounds)), the score e that the engine would give its
+/// embeddings is at most a + b. So the document at some place, of score e, is where the ranking of
+/// *all* documents' e has it if every document that was not re-scored has a + b < e (or, of equal
+/// numbers, the higher id): those that were re-scored are in their order already. As e falls from
+/// place to place, the proven places come first.
 ///
 /// e is what the engine computes, in f32. Documents whose real scores differ by less than the
 /// rounding of f32 may be the other way around in another engine; the bounds count with every
