@@ -49,7 +49,7 @@ unsafe fn step(n: u32, size: u32, stride: u32) {
         unsafe {
             let [x, y] = [load_shared_u32x2(a), load_shared_u32x2(b)];
             let [left, right] = [x, y].map(|[low, high]| u64::from(low) | u64::from(high) << 32);
-            let falls = (a - keys) / 8 & size == 0;
+            let falls = ((a - keys) / 8) & size == 0;
             let swaps = if falls { left < right } else { left > right };
             store_shared_u32x2_if(a, y, swaps as u32);
             store_shared_u32x2_if(b, x, swaps as u32);
