@@ -264,7 +264,7 @@ def run_backward(
     """Enqueues gradients of tokens, in their types; None of a side that needs none."""
     if _unread.takes(q, d, pairing):
         return _unread.run_backward(grad, winners, q, d, pairing, options, needs)
-    grad, winners = grad.float().contiguous(), winners.contiguous()
+    grad, winners = grad.float().resolve_neg().contiguous(), winners.contiguous()
     new = torch.empty if grad.numel() else torch.zeros
     of_q, of_d = (new(side.data.shape, dtype=side.data.dtype, device=side.data.device)
                   if need else None for side, need in zip((q, d), needs))

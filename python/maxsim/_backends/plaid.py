@@ -135,7 +135,7 @@ class _Score(torch.autograd.Function):
             return (None,) * 6
         data, winners = ctx.saved_tensors
         index, q, pairing = ctx.call
-        grad = grad.float().contiguous()
+        grad = grad.float().resolve_neg().contiguous()
         if data.device.type != "cpu":
             on_gpu = _gradient_on_gpu(index, grad, winners, q._replace(data=data), pairing)
             return (on_gpu.to(data.dtype), None, None, None, None, None)

@@ -68,7 +68,7 @@ def gradients(
     given, needs = (Q, D, None, None), (needs_q, needs_d)
     found = None
     if _quick is not None:
-        found = _quick.gradients(given, (grad.contiguous(), winners), options, needs)
+        found = _quick.gradients(given, (grad.resolve_neg().contiguous(), winners), options, needs)
     if found is None:
         q, d, pairing, how = _long(*given, options)
         of_q, of_d = run_backward(grad, winners, q, d, pairing, how, needs)

@@ -25,7 +25,7 @@ def tokens(x: Tensor, name: str) -> Tensor:
     """A tensor of tokens, of an element type that there is."""
     if x.dtype not in ELEMENTS:
         raise TypeError(f"{name}: expected float32, float16 or bfloat16, found {x.dtype}")
-    return x
+    return x.resolve_neg()  # memory of imaginary parts may hold what their signs are turned of
 
 
 def mask(x: Any, name: str) -> Any:
@@ -216,7 +216,7 @@ def run_backward(
         from . import cuda as _cuda
 
         return _cuda.run_backward(grad, winners, q, d, pairing, options, needs)
-    grad, winners = grad.float().contiguous(), winners.contiguous()
+    grad, winners = grad.float().resolve_neg().contiguous(), winners.contiguous()
     found = [torch.empty(side.data.shape, dtype=torch.float32) if need else None
              for side, need in zip((q, d), needs)]
     q_numbers, q_kept = describe(q, dense=True)

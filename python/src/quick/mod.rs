@@ -175,8 +175,8 @@ impl Quick {
 impl Quick {
     /// The sizes of a call, where its tensors are of the kind and go together.
     fn sizes(&self, given: &Given<'_>) -> Option<Sizes> {
-        let queries = self.exchange.read(&given.0)?;
-        let documents = self.exchange.read(&given.1)?;
+        let [queries, documents] = [&given.0, &given.1].map(|tokens| self.tokens(tokens));
+        let (queries, documents) = (queries?, documents?);
         let element = match queries.kind {
             Kind::F32 => ElementType::F32,
             Kind::F16 => ElementType::F16,
@@ -220,6 +220,16 @@ impl Quick {
         })
     }
 
+    /// Tokens whose memory holds what they are: torch may turn signs when it reads.
+    fn tokens(&self, tensor: &Bound<'_, PyAny>) -> Option<Dense> {
+        let tokens = self.exchange.read(tensor)?;
+        let is_negated = tensor.call_method0(intern!(tensor.py(), "is_neg"));
+        match is_negated.and_then(|is_negated| is_negated.extract()) {
+            Ok(false) => Some(tokens),
+            _ => None,
+        }
+    }
+
     /// A tensor beside another, of a shape and type.
     fn new_empty<'py, const N: usize>(
         &self,
@@ -235,6 +245,23 @@ impl Quick {
         };
         let shape = pyo3::types::PyTuple::new(py, shape)?;
         like.call_method(intern!(py, "new_empty"), (shape,), Some(keywords.bind(py)))
+    }
+
+    /// Room for the gradient of tokens, of a side that needs one: a tensor like them, in their type
+    /// where no other is named, and its memory.
+    fn room<'py>(
+        &self,
+        needs: bool,
+        like: &Bound<'py, PyAny>,
+        side: &Side,
+        of_type: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<(Option<Bound<'py, PyAny>>, Option<Memory>)> {
+        if !needs {
+            return Ok((None, None));
+        }
+        let room = self.empty_like.bind(like.py()).call((like,), of_type)?;
+        let memory = Memory(address(&room)?, side.rows() * side.dim());
+        Ok((Some(room), Some(memory)))
     }
 
     fn n_threads(&self, py: Python<'_>) -> PyResult<usize> {
@@ -256,16 +283,8 @@ impl Quick {
         (grad, winners): (Memory, Memory),
         needs: (bool, bool),
     ) -> PyResult<Option<Gradients<'py>>> {
-        let room = |needs: bool, like: &Bound<'py, PyAny>, side: &Side| {
-            if !needs {
-                return Ok::<_, PyErr>((None, None));
-            }
-            let room = self.empty_like.bind(py).call1((like,))?;
-            let memory = Memory(address(&room)?, side.rows() * side.dim());
-            Ok((Some(room), Some(memory)))
-        };
-        let (of_queries, to_queries) = room(needs.0, &given.0, &sizes.sides.0)?;
-        let (of_documents, to_documents) = room(needs.1, &given.1, &sizes.sides.1)?;
+        let (of_queries, to_queries) = self.room(needs.0, &given.0, &sizes.sides.0, None)?;
+        let (of_documents, to_documents) = self.room(needs.1, &given.1, &sizes.sides.1, None)?;
         let memory = GradientMemory(grad, winners, to_queries, to_documents);
         let outcome = py.detach(|| {
             let device = Device::cuda(call.0)?;
@@ -287,16 +306,9 @@ impl Quick {
         options: u8,
         needs: (bool, bool),
     ) -> PyResult<Gradients<'py>> {
-        let room = |needs: bool, like: &Bound<'py, PyAny>, side: &Side| {
-            if !needs {
-                return Ok::<_, PyErr>((None, None));
-            }
-            let room = self.empty_like.bind(py).call((like,), Some(self.float32.bind(py)))?;
-            let memory = Memory(address(&room)?, side.rows() * side.dim());
-            Ok((Some(room), Some(memory)))
-        };
-        let (of_queries, to_queries) = room(needs.0, &given.0, &sizes.sides.0)?;
-        let (of_documents, to_documents) = room(needs.1, &given.1, &sizes.sides.1)?;
+        let f32 = Some(self.float32.bind(py));
+        let (of_queries, to_queries) = self.room(needs.0, &given.0, &sizes.sides.0, f32)?;
+        let (of_documents, to_documents) = self.room(needs.1, &given.1, &sizes.sides.1, f32)?;
         let room = GradientRoom(grad, winners, sizes.query_len, to_queries, to_documents);
         let is_normalized = options & NORMALIZE != 0;
         cpu::backward(py, self.n_threads(py)?, sizes.sides, sizes.pairs, is_normalized, room)?;

@@ -240,6 +240,30 @@ def test_what_the_quick_way_leaves():
         assert found is not None and torch.equal(found, wanted)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_tokens_whose_signs_torch_turns_when_it_reads(device):
+    Q, D = case(device=device)
+    wanted = maxsim.maxsim(Q, -D)
+    turned = torch._neg_view(D)
+    assert turned.is_neg() and torch.equal(maxsim.maxsim(Q, turned), wanted)
+    assert torch.equal(maxsim.maxsim(Q, turned, winners=True).scores, wanted)
+    assert torch.equal(maxsim.maxsim(torch._neg_view(-Q), turned), wanted)
+    imaginary = torch.complex(D, D).conj().imag
+    assert imaginary.is_neg() and torch.equal(maxsim.maxsim(Q, imaginary), wanted)
+    for x in (turned, imaginary):
+        leaf = x.detach().requires_grad_()
+        maxsim.maxsim(Q, leaf).logsumexp(-1).sum().backward()
+        found = (-D).requires_grad_()
+        maxsim.maxsim(Q, found).logsumexp(-1).sum().backward()
+        assert torch.equal(leaf.grad, found.grad)
+    grads = []
+    for grad in (torch._neg_view(torch.ones_like(wanted)), -torch.ones_like(wanted)):
+        leaf = D.clone().requires_grad_()
+        maxsim.maxsim(Q, leaf).backward(grad)
+        grads.append(leaf.grad)
+    assert torch.equal(*grads)
+
+
 def test_gradients_have_none_of_their_own():
     Q, D = (x.requires_grad_() for x in case())
     grad, = torch.autograd.grad(maxsim.maxsim(Q, D).square().sum(), Q, create_graph=True)
