@@ -177,30 +177,31 @@ pub unsafe fn score_elements<T: Element + ScorableWith<T>>(
     unsafe {
         let queries = elements::<T>(device, &sides.0)?;
         let documents = elements::<T>(device, &sides.1)?;
-        score(device, call, (queries, documents), [&sides.0, &sides.1], pairs, results)
+        let outcome = score(device, call, (queries, &documents), &sides.0, pairs, results)?;
+        Ok(outcome.keep_also(|| lists(&sides.1, documents)))
     }
 }
 
-/// Scores views of the sides.
+/// Scores a view of `side`, the queries, with documents; a graph's are the caller's to keep.
 ///
 /// # Safety
 /// As [`cuda_score`].
 pub unsafe fn score<Q: ScorableWith<D>, D: Format>(
     device: &Device,
     call: &Call,
-    (queries, documents): (DeviceTokens<Q>, DeviceTokens<D>),
-    sides: [&Side; 2],
+    (queries, documents): (DeviceTokens<Q>, &DeviceTokens<D>),
+    side: &Side,
     pairs: &Pairs,
     results: &Results,
 ) -> Result<Outcome<usize>> {
     // SAFETY: the caller's promise.
     unsafe {
         let (pairing, options) = (pairs.pairing()?, results.options(call));
-        let work = device.prepare_cached(&queries, &documents, &pairing, &options)?;
+        let work = device.prepare_cached(&queries, documents, &pairing, &options)?;
         let outcome = enqueue(device, call, &work, results, |stream, room| {
-            stream.score_into(&queries, &documents, &work, room)
+            stream.score_into(&queries, documents, &work, room)
         })?;
-        Ok(outcome.keep(&work, || [lists(sides[0], queries), lists(sides[1], documents)]))
+        Ok(outcome.keep(&work, || [lists(side, queries), None]))
     }
 }
 

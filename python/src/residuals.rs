@@ -11,8 +11,7 @@ use maxsim::{Device, DeviceTokens, Result, TokenLayout};
 use pyo3::prelude::*;
 
 use crate::cuda::{
-    Results, WithMemory, check_bytes, elements, enqueue, enqueue_gradients, layout, lists, options,
-    score,
+    Results, WithMemory, check_bytes, elements, enqueue_gradients, layout, lists, options, score,
 };
 use crate::errors::{raised, shape};
 use crate::plaid::Plaid;
@@ -142,8 +141,10 @@ pub fn cuda_score_residuals(
         let device = Device::cuda(call.0)?;
         // SAFETY: as in `cuda_residual_norms`.
         with_half!(queries.format()?, T => unsafe {
-            let tokens = (elements::<T>(&device, &queries)?, documents.view::<T>(&device)?);
-            score(&device, &call, tokens, [&queries, &documents.0], &pairs, &results)
+            let of_documents = documents.view::<T>(&device)?;
+            let tokens = (elements::<T>(&device, &queries)?, &of_documents);
+            let outcome = score(&device, &call, tokens, &queries, &pairs, &results)?;
+            Ok(outcome.keep_also(|| lists(&documents.0, of_documents)))
         })
     }))
 }
@@ -188,11 +189,10 @@ pub fn cuda_score_plaid(
         let documents = documents.handle(&device, queries.format()?)?;
         // SAFETY: as in `cuda_residual_norms`.
         with_half!(queries.format()?, T => unsafe {
-            let all = typed::<T>(&documents)?;
-            let some = items.map(|items| as_items(all, &items)).transpose()?;
-            let handle = some.as_ref().unwrap_or(all);
-            let outcome = scores(&device, &call, &queries, handle, &pairs, &results)?;
-            Ok(outcome.keep_also(|| Some(Box::new(documents.clone()) as Used)))
+            with_items::<T, _>(documents, items, |documents| {
+                let tokens = (elements::<T>(&device, &queries)?, documents);
+                score(&device, &call, tokens, &queries, &pairs, &results)
+            })
         })
     }))
 }
@@ -216,13 +216,28 @@ pub fn cuda_backward_plaid(
         let documents = documents.handle(&device, queries.format()?)?;
         // SAFETY: as in `cuda_residual_norms`.
         with_half!(queries.format()?, T => unsafe {
-            let all = typed::<T>(&documents)?;
-            let some = items.map(|items| as_items(all, &items)).transpose()?;
-            let handle = some.as_ref().unwrap_or(all);
-            let outcome = gradient(&device, &call, &queries, handle, &pairs, &memory)?;
-            Ok(outcome.keep_also(|| Some(Box::new(documents.clone()) as Used)))
+            with_items::<T, _>(documents, items, |documents| {
+                gradient(&device, &call, &queries, documents, &pairs, &memory)
+            })
         })
     }))
+}
+
+/// Makes a call with the documents of an index, or with other items of its rows, and keeps the
+/// index for the graph that the call may have become part of.
+///
+/// # Safety
+/// As [`as_items`].
+unsafe fn with_items<T: Element, R>(
+    index: Arc<AnyDeviceTokens>,
+    items: Option<Side>,
+    call: impl FnOnce(&DeviceTokens<Residual<T>>) -> Result<Outcome<R>>,
+) -> Result<Outcome<R>> {
+    let all = typed::<T>(&index)?;
+    // SAFETY: the caller's promise.
+    let some = items.map(|items| unsafe { as_items(all, &items) }).transpose()?;
+    let outcome = call(some.as_ref().unwrap_or(all))?;
+    Ok(outcome.keep_also(|| Some(Box::new(index.clone()) as Used)))
 }
 
 /// Documents of an index as items that the device alone knows.
@@ -242,28 +257,6 @@ unsafe fn as_items<T: Element>(
             false => layout,
         };
         documents.with_raw_segments(segments, layout)
-    }
-}
-
-/// # Safety
-/// As [`cuda_residual_norms`].
-unsafe fn scores<T: Element>(
-    device: &Device,
-    call: &Call,
-    side: &Side,
-    documents: &DeviceTokens<Residual<T>>,
-    pairs: &Pairs,
-    results: &Results,
-) -> Result<Outcome<usize>> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let queries = elements::<T>(device, side)?;
-        let (pairing, options) = (pairs.pairing()?, results.options(call));
-        let work = device.prepare_cached(&queries, documents, &pairing, &options)?;
-        let outcome = enqueue(device, call, &work, results, |stream, room| {
-            stream.score_into(&queries, documents, &work, room)
-        })?;
-        Ok(outcome.keep(&work, || [lists(side, queries), None]))
     }
 }
 

@@ -170,12 +170,12 @@ impl Side {
         [n, len, dim]: [usize; 3],
         mask: Option<Memory>,
     ) -> Side {
-        let (format, bytes) = match element {
-            ElementType::F32 => (0, 4),
-            ElementType::F16 => (1, 2),
-            ElementType::Bf16 => (2, 2),
+        let format = match element {
+            ElementType::F32 => 0,
+            ElementType::F16 => 1,
+            ElementType::Bf16 => 2,
         };
-        let (pitch, none) = (dim as u64 * bytes, Memory(0, 0));
+        let (pitch, none) = ((dim * element.size_bytes()) as u64, Memory(0, 0));
         let items = Items(PADDED, n, len, n * len, dim, 0, 0, false);
         Side(items, Matrix(address, pitch, format, mask, none, 0, none))
     }

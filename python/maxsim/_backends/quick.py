@@ -28,7 +28,7 @@ def bits(normalize: bool, tf32: bool, consistent: bool) -> int:
         _CONSISTENT if consistent else 0)
 
 
-def _long(
+def as_sides(
     Q: Tensor, D: Tensor, q_mask: Tensor | None, d_mask: Tensor | None, options: int,
 ) -> tuple[Side, Side, Pairing, Options]:
     """The same call as it goes the long way."""
@@ -50,7 +50,7 @@ def forward(
     given = Q, D, q_mask, d_mask
     found = None if _quick is None else _quick.score(given, options, with_winners)
     if found is None:
-        q, d, pairing, how = _long(*given, options)
+        q, d, pairing, how = as_sides(*given, options)
         result = run(q, d, pairing, how._replace(winners=with_winners))
         return result.scores, result.winners
     return found
@@ -70,7 +70,7 @@ def gradients(
     if _quick is not None:
         found = _quick.gradients(given, (grad.resolve_neg().contiguous(), winners), options, needs)
     if found is None:
-        q, d, pairing, how = _long(*given, options)
+        q, d, pairing, how = as_sides(*given, options)
         of_q, of_d = run_backward(grad, winners, q, d, pairing, how, needs)
         return of_q, None if of_d is None else of_d.view(D.shape)
     return found

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._sides import CROSS, OWN, Options, Pairing, Result, Side
+from . import quick
+from .._sides import OWN, Options, Pairing, Result, Side
 from .torch import check_devices, is_plain, run, run_backward
 
 #: Bytes that are read and written for each query token of a pair.
@@ -26,14 +27,10 @@ def takes(Q: Tensor, D: Tensor, mask: Tensor) -> bool:
 def score(Q: Tensor, D: Tensor, mask: Tensor, tf32: bool = False) -> Tensor:
     """Scores every query against documents ``[Nd, Ld, dim]``, ``[Nq, Nd]``; or against its own
     ``[Nq, K, Ld, dim]``, ``[Nq, K]``. False in ``mask`` is masked."""
-    pairing = Pairing(CROSS)
-    if D.ndim == 4:
-        pairing = Pairing(OWN, int(D.shape[1]))
-        D, mask = D.flatten(0, 1), mask.flatten(0, 1)
-    q, d, options = Side(Q), Side(D, mask), Options(tf32=tf32, max_q_len=int(Q.shape[1]))
+    q, d, pairing, options = quick.as_sides(Q, D, None, mask, quick.bits(False, tf32, False))
     check_devices(q, d, pairing)
     if torch.is_grad_enabled() and (Q.requires_grad or D.requires_grad):
-        scores: Tensor = _Score.apply(Q, D, q, d, pairing, options)
+        scores: Tensor = _Score.apply(q.data, d.data, q, d, pairing, options)
         return scores
     return _run(q, d, pairing, options, False).scores  # type: ignore[no-any-return]
 

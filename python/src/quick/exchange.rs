@@ -48,7 +48,7 @@ const CPU: c_int = 1;
 const CUDA: c_int = 2;
 
 /// Most axes of a tensor that is read.
-pub const MAX_AXES: usize = 4;
+const MAX_AXES: usize = 4;
 
 /// Element types that are read, with their names in DLPack: code and bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
