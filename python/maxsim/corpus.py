@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._sides import CROSS, Options, Pairing, Side, check, check_call
+from ._tensors import is_tensor
 from .quantize import Quantized, quantize
 from .scoring import agree, library, side
 
@@ -27,6 +28,12 @@ class Corpus:
             re-scores what may be among the best, and says of every place whether it is proven to
             be that of the exact ranking. The copy is where the documents are; on a GPU it is not
             in torch's memory, and searches wait. Codes of float32 documents are int8 or fp8.
+        streamed: leave the documents, tensors in host memory that are padded or packed, where they
+            are, and copy them to the queries' device a piece at a time, each search anew. Memory
+            that is page-locked (``D.pin_memory()``) is copied at the link's rate, other memory by
+            way of a page-locked copy of each piece.
+        piece_bytes: of a streamed corpus, bytes of rows that are copied at once; a GPU holds up to
+            four pieces.
 
     Raises:
         ValueError, TypeError: as :func:`maxsim` and :func:`quantize`.
@@ -35,8 +42,11 @@ class Corpus:
     def __init__(
         self, D: Any, *, mask: Any = None, lengths: Any = None, offsets: Any = None,
         format: str | None = None, normalize: bool = False, exact: bool = False,
+        streamed: bool = False, piece_bytes: int = 128 << 20,
     ) -> None:
         self._lib = library(D)
+        check(not (streamed and exact), "streamed", "False of an exact corpus", streamed)
+        check(piece_bytes > 0, "piece_bytes", "1 or more", piece_bytes)
         if isinstance(D, Quantized):
             check(format is None or format == D.format, "format", D.format, format)
             check(not normalize, "normalize", "False for codes", normalize)
@@ -60,6 +70,15 @@ class Corpus:
                 self._element = data[:0]  # its type alone
             found = codes.as_side(None, None, None)
         self._side = found
+        #: Bytes of rows that a search copies to the queries' device at once, of documents that
+        #: stay in host memory; None of documents that are where queries must be.
+        self.piece_bytes = piece_bytes if streamed else None
+        if streamed:
+            check(is_tensor(found.data), "streamed",
+                  "False of arrays that are not torch tensors (torch.from_numpy makes one)", True)
+            from ._backends import streamed as _streamed
+
+            _streamed.check_documents(found)
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -89,7 +108,15 @@ class Corpus:
         """Scores, ids and counts of the best documents of checked queries."""
         if options.normalize and self.normalize and self._side.scales is not None:
             q, options = self._divided(lib, q), options._replace(normalize=False)
-        q, d = self._meet(lib, q)
+        if self.piece_bytes is not None:
+            check_call(q, self._side, Pairing(CROSS))
+            if self._side.scales is not None:
+                q, _ = self._meet(lib, q, self._side)
+            from ._backends import streamed as _streamed
+
+            return _streamed.topk(self._side, q, min(k, len(self)), options, self.piece_bytes,
+                                  lambda piece: self._meet(lib, q, piece))
+        q, d = self._meet(lib, q, self._side)
         check_call(q, d, Pairing(CROSS))
         return lib.topk(q, d, min(k, d.n_items), options)
 
@@ -112,9 +139,8 @@ class Corpus:
         check(q.scales is None, "Q", "elements, which a corpus of normalised rows divides", "codes")
         return q._replace(data=lib.unit(q.data))
 
-    def _meet(self, lib: Any, q: Side) -> tuple[Side, Side]:
-        """Queries in the format that these documents are scored with."""
-        d = self._side
+    def _meet(self, lib: Any, q: Side, d: Side) -> tuple[Side, Side]:
+        """Queries in the format that some of these documents are scored with, and these."""
         if d.scales is None or q.scales is not None:
             return agree(lib, q, d)
         if self.format == "int8-affine":
