@@ -65,7 +65,7 @@ def checks(args, staged):
     texts = ["--data", str(args.data)] if args.data else []
     out = tempfile.mkdtemp(prefix="maxsim-checks-") if args.keep is None else str(args.keep)
     older = (str(args.older),) if args.older else ()
-    core = ["test_scores", "test_gradients", "test_operators", "test_search", "test_modules"]
+    core = ["test_scores", "test_gradients", "test_operators", "test_modules", "rankings/test_search"]
     core = [f"core/{name}.py" for name in core]
     example = lambda name, *words: [str(EXAMPLES / name), *words]
     return [
