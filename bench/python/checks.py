@@ -65,8 +65,8 @@ def checks(args, staged):
     texts = ["--data", str(args.data)] if args.data else []
     out = tempfile.mkdtemp(prefix="maxsim-checks-") if args.keep is None else str(args.keep)
     older = (str(args.older),) if args.older else ()
-    core = ["test_scores", "test_gradients", "test_operators", "test_modules", "rankings/test_search"]
-    core = [f"core/{name}.py" for name in core]
+    core = ["scores", "gradients", "operators", "modules"]
+    core = [*(f"core/test_{name}.py" for name in core), "core/rankings"]
     example = lambda name, *words: [str(EXAMPLES / name), *words]
     return [
         tests("tests, core", ["core"], 420),
