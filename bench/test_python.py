@@ -3,12 +3,13 @@
 import argparse
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
 from unittest import mock
 
-from python import __main__ as program
+from python.__main__ import PROGRAM
 from python import packages, rows
 
 GOAL = rows.Goal("≥ 2 × theirs", (("x_best_peer", ">=", 2.0), ("peak", "<=", "their_peak")))
@@ -103,34 +104,45 @@ class ProgramTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "python.json"
             words = ["--rows", "whole", "memory", "--out", str(out)]
-            with mock.patch.object(program, "child", side_effect=["ended with -11", None]) as child:
-                self.assertEqual(program.main(words), 1)
+            with mock.patch.object(PROGRAM, "child", side_effect=["ended with -11", None]) as child:
+                self.assertEqual(PROGRAM.main(words), 1)
             self.assertEqual([call.args[1] for call in child.call_args_list], ["whole", "memory"])
             found = json.loads(out.read_text())
             self.assertEqual(found["ended_badly"], {"whole": "ended with -11"})
-            with mock.patch.object(program, "child", return_value=None):
-                self.assertEqual(program.main(words), 0)
+            with mock.patch.object(PROGRAM, "child", return_value=None):
+                self.assertEqual(PROGRAM.main(words), 0)
             self.assertNotIn("ended_badly", json.loads(out.read_text()))
 
     def test_a_cpus_rows_are_in_a_record_of_their_own(self):
-        self.assertNotIn("cpu", program.arguments([]).rows)
-        self.assertEqual(program.arguments(["--device", "cpu"]).rows, ["cpu"])
+        self.assertNotIn("cpu", PROGRAM.arguments([]).rows)
+        self.assertEqual(PROGRAM.arguments(["--device", "cpu"]).rows, ["cpu"])
 
     def test_no_group_starts_after_the_deadline(self):
         with tempfile.TemporaryDirectory() as folder:
             words = ["--out", str(pathlib.Path(folder) / "python.json"), "--deadline", "-1"]
-            with mock.patch.object(program, "child") as child:
-                self.assertEqual(program.main(words), 1)
+            with mock.patch.object(PROGRAM, "child") as child:
+                self.assertEqual(PROGRAM.main(words), 1)
             child.assert_not_called()
 
     def test_a_child_that_ends_badly_or_never(self):
-        args = argparse.Namespace(
-            out="o", device="cpu", seconds=1, peers=None, tiny=True, cases=[], timeout=30.0
-        )
+        args = argparse.Namespace(timeout=30.0)
         with mock.patch.object(sys, "executable", "/bin/false"):
-            self.assertIsNone(program.child(args, "whole"))  # as where a goal is missed
+            self.assertIsNone(PROGRAM.child(args, "whole", []))  # as where a goal is missed
         args.timeout = 0.0
-        self.assertIn("did not end", program.child(args, "whole"))
+        self.assertIn("did not end", PROGRAM.child(args, "whole", []))
+
+    def test_a_child_is_given_this_ones_words_and_its_group(self):
+        words = ["--tiny", "--rows", "whole", "memory", "--out", "o"]
+        done = subprocess.CompletedProcess([], 1)
+        with mock.patch.object(subprocess, "run", return_value=done) as run:
+            PROGRAM.child(PROGRAM.arguments(words), "memory", words)
+        given = run.call_args.args[0]
+        self.assertEqual(given[1:3], ["-m", "python"])
+        args = PROGRAM.arguments(given[3:])
+        self.assertEqual((args.rows, args.in_process, args.tiny), (["memory"], True, True))
+        self.assertEqual(args.out, pathlib.Path("o"))
+        found = run.call_args.kwargs["env"]["PYTHONPATH"].split(":")[0]
+        self.assertTrue((pathlib.Path(found) / "python" / "rows.py").is_file())
 
 
 class PackagesTest(unittest.TestCase):

@@ -1,6 +1,5 @@
 """Whole calls from Python, calls that are enqueued only, and both inside torch.compile."""
 
-import contextlib
 import os
 
 import cases
@@ -34,7 +33,7 @@ def working(w, name):
     sample = problem.sample(world.SAMPLE, torch.float16)
     check = world.right_scores(problem, sample, {"maxsim": world.TOLERANCE})
     good, bad = w.working({"maxsim": scoring.ours(problem)} | scoring.others(problem), check)
-    must(good, bad)
+    world.must(good, bad)
     return problem, good, bad
 
 
@@ -42,7 +41,7 @@ def whole(w):
     """Rows of whole calls, until the result is there."""
     for name, words in WHOLE:
         case = f"whole call, {words}"
-        with reported(case, GOAL_WHOLE) as found:
+        with world.reported(case, GOAL_WHOLE) as found:
             problem, good, bad = working(w, name)
             times = w.whole_ms(good)
             limit = w.limits.device_ms(n_bytes(problem), problem.flop(), "f16")
@@ -71,24 +70,6 @@ def warm_ms(w):
         return (world.time.perf_counter() - start) * 1e3
 
     return once
-
-
-def must(good, bad):
-    """Ours must be among what works: nothing is compared with nothing."""
-    if "maxsim" not in good:
-        raise ValueError(bad["maxsim"])
-
-
-@contextlib.contextmanager
-def reported(case, goal):
-    """Collects the rows of a case; an error becomes the row that says it."""
-    found = []
-    try:
-        yield found
-    except Exception as error:
-        found[:] = [rows.failed(case, goal, world.timing.said(error))]
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
 
 def problem_of_step(w):
@@ -123,18 +104,18 @@ def enqueue(w):
     """Rows of host times of calls that are not waited for."""
     for name, words in WHOLE:
         case = f"enqueue of a call from Python, forward, {words}"
-        with reported(case, GOAL_FORWARD) as found:
+        with world.reported(case, GOAL_FORWARD) as found:
             problem, good, bad = working(w, name)
             shape = problem.case.n_queries, problem.case.n_docs
             times, limit = beside(w, good, lambda: limits.Call(torch, *shape))
             found.append(world.compared(case, GOAL_FORWARD, times, "µs", bad, limit))
         yield found
     case = f"enqueue of a call from Python, forward + backward, {STEP.words}"
-    with reported(case, GOAL_STEP) as found:
+    with world.reported(case, GOAL_STEP) as found:
         problem, g = problem_of_step(w)
         methods = steps(problem, g)
         good, bad = w.working(methods, right_gradients(problem, g, methods))
-        must(good, bad)
+        world.must(good, bad)
         times, limit = beside(w, good, lambda: limits.Step(torch, *scoring.leaves(problem), g))
         found.append(world.compared(case, GOAL_STEP, times, "µs", bad, limit))
     yield found
@@ -211,7 +192,7 @@ def compiled(w):
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", "/tmp/maxsim-inductor")
     for training, words in ((False, "forward"), (True, "forward + backward")):
         case = f"the same inside torch.compile, {words}, {STEP.words}"
-        with reported(case, GOAL_COMPILED) as found:
+        with world.reported(case, GOAL_COMPILED) as found:
             problem, g = problem_of_step(w)
             found.append(compiled_row(w, case, problem, g, training))
         yield found
@@ -236,7 +217,7 @@ def compiled_row(w, case, problem, g, training):
         sample = problem.sample(world.SAMPLE, torch.float16)
         check = world.right_scores(problem, sample, {"maxsim": world.TOLERANCE})
     good, bad = w.working(methods, check)
-    must(good, bad)
+    world.must(good, bad)
     for name, method in good.items():
         if training:
             method.score = final[name]()

@@ -7,7 +7,7 @@ import statistics
 import torch
 
 from . import packages, rows, world
-from .calls import must, reported
+from .world import must, reported
 
 GOAL = rows.Goal(
     "≥ 2 × their einsum, peak ≤ 1/10",

@@ -13,7 +13,7 @@ import timing
 import torch
 
 from . import packages, rows, world
-from .calls import must, reported
+from .world import must, reported
 
 GOAL = rows.Goal(
     "≥ 1.8 × the best backend they have, never more memory",

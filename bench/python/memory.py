@@ -7,7 +7,7 @@ import maxsim
 import torch
 
 from . import rows, scoring
-from .calls import reported
+from .world import reported
 
 CALLS = 100_000
 N_STREAMS = 32

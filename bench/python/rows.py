@@ -1,4 +1,4 @@
-"""Rows of python.json: what was measured, beside what, and whether its goal is met. No PyTorch."""
+"""Rows of a record: what was measured, beside what, and whether its goal is met. No PyTorch."""
 
 import dataclasses
 import json
@@ -99,20 +99,20 @@ def ratio(a, b):
 
 
 class Record:
-    """python.json, rewritten after each row, so that a run that is cut off loses nothing.
+    """A record, rewritten after each row, so that a run that is cut off loses nothing.
 
     Rows of a case that was measured before are replaced; the others stay.
     """
 
-    def __init__(self, path, groups, earlier=()):
+    def __init__(self, path, groups, earlier=(), protocol=PROTOCOL):
         self.path, self.groups = path, list(groups)
-        self.data = {"card": None, "protocol": PROTOCOL, "rows": []}
+        self.data = {"card": None, "protocol": protocol, "rows": []}
         for source in [*earlier, path]:
             if source.is_file():
                 found = json.loads(source.read_text())
                 self.data |= {key: value for key, value in found.items() if key != "rows"}
                 self.take_rows(found["rows"])
-        self.data["protocol"] = PROTOCOL
+        self.data["protocol"] = protocol
 
     def about(self, found):
         """What is true of all rows to come; versions are added to those that are known."""

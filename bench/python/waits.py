@@ -6,7 +6,7 @@ import maxsim
 import torch
 
 from . import packages, rows, world
-from .calls import reported
+from .world import reported
 
 GOAL = rows.Goal("0", (("ours", "<=", 0),))
 CASE = "ragged batch with lengths on the device: waits for the device"

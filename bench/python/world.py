@@ -1,5 +1,6 @@
 """What a process measures with: its device, its timer, turns, floors, checks."""
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -170,3 +171,21 @@ def cosine(found, expected):
     """Cosine of two tensors in float64."""
     a, b = (x.detach().double().reshape(1, -1) for x in (found, expected))
     return float(torch.nn.functional.cosine_similarity(a, b))
+
+
+def must(good, bad):
+    """Ours must be among what works: nothing is compared with nothing."""
+    if "maxsim" not in good:
+        raise ValueError(bad["maxsim"])
+
+
+@contextlib.contextmanager
+def reported(case, goal):
+    """Collects the rows of a case; an error becomes the row that says it."""
+    found = []
+    try:
+        yield found
+    except Exception as error:
+        found[:] = [rows.failed(case, goal, timing.said(error))]
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
