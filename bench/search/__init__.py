@@ -1,10 +1,12 @@
-"""Search, from queries to ids: scripts that are run as modules, `python3 -m bench.search.top_k`."""
+"""Measures search, from queries to ids, beside its peers: a record `search.json` of rows.
+
+The modules of the folder above are imported by their own names, as its programs do.
+"""
 
 import pathlib
 import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 
-# The modules of the forward campaign are found by their names.
 if str(FOLDER.parent) not in sys.path:
     sys.path.insert(0, str(FOLDER.parent))

@@ -11,7 +11,7 @@ use maxsim::training::{DeviceGradScores, DeviceGradients, PreparedBackward};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout};
 
 use crate::codes::{Codes, element_type, host_tokens};
-use crate::ffi::Selection;
+use crate::ffi::{Corpus, Selection};
 
 /// Errors of the interface are texts: its callers only show them.
 pub(crate) type Result<T> = std::result::Result<T, String>;
@@ -34,6 +34,8 @@ pub enum Object {
     Backward(PreparedBackward),
     /// A selection of the best documents of each query.
     Selection(Selection),
+    /// Documents that are searched by way of codes.
+    Corpus(Corpus),
     /// Gradients of scores, and of tokens.
     Gradients(DeviceGradScores, DeviceGradients),
 }
@@ -50,6 +52,7 @@ impl Object {
             Object::Stream(_) => "a stream",
             Object::Backward(_) => "a gradient's work",
             Object::Selection(_) => "a selection",
+            Object::Corpus(_) => "a corpus",
             Object::Gradients(..) => "gradients",
         }
     }

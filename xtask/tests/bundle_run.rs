@@ -341,15 +341,16 @@ fn benchmark_scripts_get_their_arguments_and_the_folder_for_results() {
     let out = bundle.0.join("out").display().to_string();
     assert!(text(&output).contains(&format!("got f32 --out {out}")), "{output:?}");
     assert!(!bundle.run(&["bench", "campaign", "f32", "--quick"]).status.success());
-    // A module of a package.
+    // A package.
     let folder = bundle.0.join("bench/search");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("__init__.py"), "WORD = 'package'").unwrap();
     let script = "import sys\nfrom . import WORD\nprint(WORD, *sys.argv[1:])";
-    fs::write(folder.join("top_k.py"), script).unwrap();
-    let output = bundle.run(&["bench", "search/top_k", "one-query"]);
+    fs::write(folder.join("__main__.py"), script).unwrap();
+    let output = bundle.run(&["bench", "search", "--rows", "query"]);
     let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && printed.contains("package one-query --out"), "{printed}");
+    assert!(output.status.success() && printed.contains("package --rows query --out"), "{printed}");
+    assert!(printed.contains("search.json"), "{printed}");
     let output = bundle.run(&["bench", "absent"]);
     assert!(errors(&output).contains("campaign"), "{output:?}");
 }

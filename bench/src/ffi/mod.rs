@@ -10,6 +10,7 @@
 mod backward;
 mod handle;
 mod score;
+mod search;
 mod tokens;
 mod top_k;
 
@@ -24,6 +25,7 @@ use serde_json::json;
 pub use self::backward::*;
 use self::handle::get;
 pub use self::score::*;
+pub use self::search::*;
 pub use self::tokens::*;
 pub use self::top_k::*;
 pub use crate::object::Object;

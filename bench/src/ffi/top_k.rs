@@ -64,17 +64,38 @@ pub unsafe extern "C" fn maxsim_bench_best(selection: *mut Object, ids: u64, sco
     // SAFETY: the caller's promises.
     done(|| unsafe {
         let Selection { top_k, best } = selection_of(selection)?;
-        let (mut all_ids, mut all_scores) = (Vec::new(), Vec::new());
-        for ranking in best.read().map_err(text)? {
-            let end = all_ids.len() + top_k.k();
-            all_ids.extend(ranking.ranked.iter().map(|found| i64::from(found.id)));
-            all_scores.extend(ranking.ranked.iter().map(|found| found.score));
-            all_ids.resize(end, -1);
-            all_scores.resize(end, f32::NAN);
+        let rankings = best.read().map_err(text)?;
+        let rankings =
+            rankings.iter().map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
+        copy_rankings(rankings, top_k.k(), ids, scores)
+    })
+}
+
+/// Copies ids and scores of the best `k` documents of each query to host addresses.
+///
+/// # Safety
+/// The memory must be writable.
+pub(super) unsafe fn copy_rankings(
+    rankings: impl Iterator<Item = impl Iterator<Item = (u32, f32)>>,
+    k: usize,
+    ids: u64,
+    scores: u64,
+) -> Result<()> {
+    let (mut all_ids, mut all_scores) = (Vec::new(), Vec::new());
+    for ranking in rankings {
+        let end = all_ids.len() + k;
+        for (id, score) in ranking.take(k) {
+            all_ids.push(i64::from(id));
+            all_scores.push(score);
         }
+        all_ids.resize(end, -1);
+        all_scores.resize(end, f32::NAN);
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
         copy_to(ids, &all_ids)?;
         copy_to(scores, &all_scores)
-    })
+    }
 }
 
 /// # Safety

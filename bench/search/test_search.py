@@ -1,0 +1,83 @@
+"""The record of search: what needs neither a GPU nor PyTorch."""
+
+import unittest
+
+from python import rows
+from search import goals
+from search.__main__ import PROGRAM
+
+H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+
+#: Figures of a row that just meets its goal on both cards, beside its own time, best peer, floor.
+MEETS = {
+    goals.PINNED: ((1.0, 2.0, 0.90), {"documents_per_s": 150_000}),
+    goals.CACHED: ((1.0, None, 0.65), {"device_bytes": 1_000_000_000}),
+    goals.COMPRESSED: ((1.0, None, None), {"x_f16_int8": 1.8, "x_f16_plaid": 5.0}),
+    goals.MANY: (
+        (1.0, None, None),
+        {"x_one_query_pages": 1.15, "x_one_query_short": 1.15, "of_resident": 0.85},
+    ),
+    goals.QUERIES: ((2.5, None, None), {"x_scores": 1.06, "x_retrieve": 5.0}),
+    goals.QUERY: (
+        (1.0, None, None),
+        {"adds_us": 10.0, "x_flash": 1.15, "proven_x_flash": 1.6, "not_proven": 0},
+    ),
+    goals.SELECTION: ((0.1, None, None), {}),
+    goals.PROVEN: ((1.0, None, None), {"x_f16_scan": 0.65, "not_proven": 0}),
+    goals.DEVICES: ((1.0, None, None), {"x_one_of_2": 1.9, "x_one_of_4": 3.6}),
+}
+
+
+def row(case, card, figures=None, own=None):
+    """A row of a case with figures that meet its goal, or with others in their place."""
+    (ours, peer, limit), more = MEETS[case]
+    ours = ours if own is None else own
+    peers = {"peer": peer} if peer else {}
+    more = more | (figures or {})
+    return rows.row(case, goals.GOALS[case](card), ours, "s", peers, limit, **more)
+
+
+class GoalTest(unittest.TestCase):
+    def test_every_row_has_a_goal_that_can_be_met(self):
+        self.assertEqual(list(MEETS), list(goals.GOALS))
+        for case in MEETS:
+            for card in (H100, H200):
+                self.assertTrue(row(case, card)["met"], (case, card))
+
+    def test_each_figure_of_a_goal_can_miss_it(self):
+        for case, make in goals.GOALS.items():
+            for figure, operator, bound in make(H200).conditions:
+                value = bound * 1.01 + 0.01 if operator == "<=" else bound * 0.99 - 0.01
+                if figure == "ours":
+                    found = row(case, H200, own=value)
+                elif figure == "of_limit":
+                    found = row(case, H200, own=1.01)
+                elif figure == "best_peer":
+                    found = rows.row(case, make(H200), 1.0, "s", {}, 0.9, **MEETS[case][1])
+                else:
+                    found = row(case, H200, {figure: value})
+                self.assertFalse(found["met"], (case, figure))
+                self.assertIn(figure, found["why"])
+
+    def test_what_was_not_measured_is_missed(self):
+        for case, (_, more) in MEETS.items():
+            for figure in more:
+                self.assertFalse(row(case, H100, {figure: None})["met"], (case, figure))
+
+    def test_goals_are_of_the_card(self):
+        slow = {"x_flash": 1.06}
+        self.assertTrue(row(goals.QUERY, H100, slow)["met"])
+        self.assertFalse(row(goals.QUERY, H200, slow)["met"])
+        self.assertTrue(row(goals.QUERIES, H100, own=2.6)["met"])
+        self.assertFalse(row(goals.QUERIES, H200, own=2.6)["met"])
+
+
+class ProgramTest(unittest.TestCase):
+    def test_all_groups_are_run_where_none_is_named_on_a_cpu_too(self):
+        for words in ([], ["--device", "cpu"]):
+            self.assertEqual(PROGRAM.arguments(words).rows, list(PROGRAM.groups))
+        self.assertEqual(PROGRAM.arguments([]).out.name, "search.json")
+
+
+if __name__ == "__main__":
+    unittest.main()
