@@ -6,7 +6,7 @@ use super::markdown::{costs, facts, figure_of, figures, goals, ms, ratio, roofs}
 use super::record::{Record, Row};
 
 pub fn section(page: &mut String, record: &Record) {
-    facts(page, record);
+    facts(page, &record.facts);
     goals(page, record);
     cases(page, record);
     floors(page, record);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::record::{Record, Row, Timed};
-use super::{COMPRESSED, Gpu, TRAINING, compressed, training};
+use super::record::{Facts, Record, Row, Timed};
+use super::{COMPRESSED, Gpu, TRAINING, compressed, search, training};
 
 /// Cases of the short table.
 const SHORT: [&str; 10] = [
@@ -33,7 +33,7 @@ const ENQUEUE_GOAL_US: f64 = 8.0;
 pub fn page(gpus: &[Gpu]) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `cargo xtask report` from `docs/measured/*/*.json`, which \
-         `bench/campaign.py` and `bench/training.py` make; not edited by hand.\n",
+         `bench/campaign.py`, `bench/training.py` and `bench/search` make; not edited by hand.\n",
     );
     for gpu in gpus {
         for (title, record) in &gpu.records {
@@ -45,25 +45,30 @@ pub fn page(gpus: &[Gpu]) -> String {
                 _ => section(&mut page, &gpu.folder, record),
             }
         }
+        if let Some(record) = &gpu.search {
+            let name = record.card.as_deref().unwrap_or(&gpu.folder);
+            let _ = write!(page, "\n## Search: {name}\n");
+            search::section(&mut page, record);
+        }
     }
     page
 }
 
 /// Writes where, when and how the record was measured.
-pub fn facts(page: &mut String, record: &Record) {
-    let versions = record.versions.iter().map(|(name, version)| format!("{name} {version}"));
+pub fn facts(page: &mut String, found: &Facts) {
+    let versions = found.versions.iter().map(|(name, version)| format!("{name} {version}"));
     let mut facts =
-        vec![record.driver.as_ref().map(|driver| format!("driver {driver}")), record.date.clone()];
+        vec![found.driver.as_ref().map(|driver| format!("driver {driver}")), found.date.clone()];
     facts.extend(versions.map(Some));
     let facts: Vec<String> = facts.into_iter().flatten().collect();
     let _ = write!(page, "\n{}.\n", facts.join(" · "));
-    if let Some(protocol) = &record.protocol {
+    if let Some(protocol) = &found.protocol {
         let _ = write!(page, "\nProtocol: {protocol}.\n");
     }
 }
 
 fn section(page: &mut String, folder: &str, record: &Record) {
-    facts(page, record);
+    facts(page, &record.facts);
     let plot = |page: &mut String, words: &str, file: &str| {
         let _ = write!(page, "\n![{words}](measured/{folder}/{file})\n");
     };
@@ -345,7 +350,7 @@ pub fn failure(timed: &Timed) -> String {
 }
 
 /// A message that may stand in a table.
-fn cell(message: &str) -> String {
+pub fn cell(message: &str) -> String {
     let short: String = message.chars().take(100).collect();
     short.replace('|', "/").replace(['\n', '<', '>'], " ")
 }

@@ -4,6 +4,7 @@ mod compressed;
 mod markdown;
 mod plots;
 mod record;
+mod search;
 mod training;
 
 use std::collections::BTreeMap;
@@ -11,8 +12,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use serde::de::DeserializeOwned;
 
 use record::Record;
+use search::Search;
 
 /// The title of training steps, which have tables of their own.
 const TRAINING: &str = "Training";
@@ -33,6 +36,8 @@ struct Gpu {
     folder: String,
     /// Title and record.
     records: Vec<(&'static str, Record)>,
+    /// The record of search, whose rows have goals in words.
+    search: Option<Search>,
 }
 
 /// Writes the report.
@@ -62,7 +67,7 @@ fn generate(root: &Path) -> Result<Files> {
     let gpus = read(&root.join("docs/measured"))?;
     let mut files = Files::new();
     if gpus.is_empty() {
-        println!("nothing to report: no docs/measured/*/forward.json or training.json");
+        println!("nothing to report: no record in docs/measured/*");
         return Ok(files);
     }
     for gpu in &gpus {
@@ -84,20 +89,27 @@ fn read(measured: &Path) -> Result<Vec<Gpu>> {
         let folder = folder?;
         let mut records = Vec::new();
         for (name, title) in RECORDS {
-            let path = folder.path().join(format!("{name}.json"));
-            if path.is_file() {
-                let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-                let record = serde_json::from_str(&text)
-                    .with_context(|| format!("in {}", path.display()))?;
+            if let Some(record) = record_at(&folder.path().join(format!("{name}.json")))? {
                 records.push((title, record));
             }
         }
-        if !records.is_empty() {
-            gpus.push(Gpu { folder: folder.file_name().to_string_lossy().into_owned(), records });
+        let search = record_at(&folder.path().join("search.json"))?;
+        if !records.is_empty() || search.is_some() {
+            let folder = folder.file_name().to_string_lossy().into_owned();
+            gpus.push(Gpu { folder, records, search });
         }
     }
     gpus.sort_by(|a, b| a.folder.cmp(&b.folder));
     Ok(gpus)
+}
+
+/// The record in a file, if it is there.
+fn record_at<R: DeserializeOwned>(path: &Path) -> Result<Option<R>> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).map(Some).with_context(|| format!("in {}", path.display()))
 }
 
 #[cfg(test)]

@@ -9,10 +9,8 @@ use serde::Deserialize;
 #[serde(default)]
 pub struct Record {
     pub gpu: Option<String>,
-    pub driver: Option<String>,
-    pub date: Option<String>,
-    pub protocol: Option<String>,
-    pub versions: BTreeMap<String, String>,
+    #[serde(flatten)]
+    pub facts: Facts,
     pub ptx_sha256: BTreeMap<String, String>,
     /// Matrix products by element type.
     pub roofs: BTreeMap<String, Timed>,
@@ -20,6 +18,16 @@ pub struct Record {
     pub scaling: Vec<Point>,
     pub baselines: Vec<Baseline>,
     pub cold_start: BTreeMap<String, ColdStart>,
+}
+
+/// Where, when and how a record was measured.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    pub driver: Option<String>,
+    pub date: Option<String>,
+    pub protocol: Option<String>,
+    pub versions: BTreeMap<String, String>,
 }
 
 /// A method's figures, or why there are none.

@@ -226,6 +226,52 @@ fn compressed_documents_have_a_section_with_their_limits_and_floors() {
 }
 
 #[test]
+fn search_has_a_section_of_a_folder_of_its_own() {
+    let root = root("search", &sample());
+    let folder = root.join("docs/measured/another");
+    fs::create_dir_all(&folder).unwrap();
+    let row = |case: &str, ours: Option<f64>, met: Option<bool>| {
+        json!({
+            "case": case, "card": "Some card", "ours": ours, "unit": "ms", "peer": "lik retrieve",
+            "best_peer": 12.34, "x_best_peer": 5.02, "limit": 2.0, "of_limit": 0.814,
+            "goal": met.map(|_| "≥ 5 × it"), "met": met, "peers": {"lik retrieve": 12.34},
+        })
+    };
+    let mut missed = row("b | c", None, Some(false));
+    missed["why"] = json!("OSError: no");
+    let mut recall = row("recall", Some(0.5), None);
+    recall["recall"] = json!({"maxsim": 1.0, "lik retrieve": 0.9, "scan": 1.0});
+    recall["ours_ms"] = json!({"scan": 123.4});
+    recall["peers"]["absent"] = json!("not | there");
+    let record = json!({
+        "card": "Some card", "driver": "1.2", "date": "a day", "protocol": "whole",
+        "versions": {"torch": "9"}, "limits": {"read_tb_per_s": 3.1},
+        "rows": [row("a", Some(2.457), Some(true)), missed, recall],
+    });
+    fs::write(folder.join("search.json"), record.to_string()).unwrap();
+    write(&root).unwrap();
+    let page = page(&root);
+    let (search, forward) = page.split_once("## Forward: Some GPU").unwrap();
+    for part in [
+        "## Search: Some card",
+        "driver 1.2 · a day · torch 9",
+        "Protocol: whole.",
+        "1 of 2 goals are met.",
+        "| a | 2.46 ms | 12.3 ms (lik retrieve) | 5.02 | 2.00 ms | 0.81 | ≥ 5 × it | yes |",
+        "| b / c | – |",
+        "| 0.81 | ≥ 5 × it | no |",
+        " - b | c: OSError: no",
+        "| method | recall | ms |",
+        "| maxsim | 1.000 | 0.5000 |\n| scan | 1.000 | 123 |\n| lik retrieve | 0.900 | 12.3 |",
+        "| absent | – | not / there |",
+    ] {
+        assert!(search.contains(part), "{part} is not in\n{search}");
+    }
+    assert!(!search.contains(" - a:") && !forward.contains("Some card"), "{page}");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
 fn training_steps_that_meet_their_goals_say_so() {
     let mut record = training_sample();
     record["rows"].as_array_mut().unwrap().truncate(1);

@@ -13,7 +13,7 @@ const MEGABYTE: f64 = 1048576.0;
 const COSINE_GOAL: f64 = 0.999999;
 
 pub fn section(page: &mut String, record: &Record) {
-    facts(page, record);
+    facts(page, &record.facts);
     goals(page, record);
     steps(page, record);
     backward_alone(page, record);
