@@ -35,6 +35,7 @@ SIGNATURES = {
     "best": (ctypes.c_int32, [HANDLE, WORD, WORD]),
     "corpus": (HANDLE, [HANDLE] + [WORD] * 4),
     "search": (ctypes.c_int32, [HANDLE] + [WORD] * 10),
+    "rank_shards": (ctypes.c_int32, [ctypes.POINTER(HANDLE), ctypes.POINTER(WORD)] + [WORD] * 8),
     "rank": (ctypes.c_int32, [HANDLE] + [WORD] * 7),
     "prepare_backward": (HANDLE, [HANDLE, TEXT]),
     "gradients": (HANDLE, [HANDLE, WORD, WORD, WORD]),

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import pathlib
 import sys
@@ -70,14 +71,25 @@ def losses_of_colpali():
     return importlib.import_module("colpali_engine.loss.late_interaction_losses")
 
 
+def installed(name):
+    """The version that a package was installed as, where that is known."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def versions():
     """Versions of what is measured, where they are known."""
     found = {}
-    for name in ("maxsim", "torch", "triton", *SOURCES, "sentence_transformers", "transformers"):
+    others = ("sentence_transformers", "transformers", "fast_plaid")
+    for name in ("maxsim", "torch", "triton", *SOURCES, *others):
         module = sys.modules.get(name)
         version = getattr(module, "__version__", None)
         if version is None and name in SOURCES and module is not None:
             version = SOURCES[name].rpartition("-")[2]
+        elif version is None and module is not None:
+            version = installed(name)
         if version is not None:
             found[name] = str(version)
     return found

@@ -24,6 +24,8 @@ GROUPS = {
     "selection": ("resident", "selection"),
     "proven": ("proven", "proven"),
     "recall": ("proven", "recall"),
+    "devices": ("devices", "devices"),
+    "campaign": ("campaign", "campaign"),
 }
 PROTOCOL = (
     "one process for all methods of a row, in turns, the first another each round; results "
@@ -33,7 +35,16 @@ PROTOCOL = (
     "ms of rows by way of codes, are host times from queries in host memory until ids and scores "
     "are there"
 )
-PROGRAM = Program(__package__, __doc__, GROUPS, "search.json", protocol=PROTOCOL)
+
+
+def add_options(add):
+    """Adds the options that are this program's alone."""
+    add("--campaign", help="folder of an H100's forward.json and compressed.json, not committed")
+
+
+PROGRAM = Program(
+    __package__, __doc__, GROUPS, "search.json", add_options=add_options, protocol=PROTOCOL
+)
 
 if __name__ == "__main__":
     sys.exit(PROGRAM.main())

@@ -23,6 +23,7 @@ PROVEN = (
     "similarity spread of the real set, exact proven top 10 through INT8"
 )
 DEVICES = "2 GPUs, resident / 4 GPUs"
+CAMPAIGN = "H100: every forward, candidates and compressed row"
 #: Without a goal: recall stands beside time.
 RECALL = "100 000 documents of 100 tokens resident, one query of 32, top 10: recall beside time"
 
@@ -104,6 +105,13 @@ def of_devices(_):
     )
 
 
+def of_campaign(_):
+    return Goal(
+        "no slower than a peer by more than 1.02 ×; short memory-bound rows ≥ 0.97 of our own read",
+        (("ours", "<=", 1.02), ("of_read", ">=", 0.97)),
+    )
+
+
 #: The goals by their rows, in the record's order.
 GOALS = {
     PINNED: of_pinned,
@@ -115,4 +123,5 @@ GOALS = {
     SELECTION: of_selection,
     PROVEN: of_proven,
     DEVICES: of_devices,
+    CAMPAIGN: of_campaign,
 }

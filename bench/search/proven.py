@@ -1,7 +1,6 @@
 """Searches by way of codes: proven ones, and recall beside time."""
 
 import gc
-import importlib.metadata
 import tempfile
 
 import torch
@@ -27,6 +26,8 @@ class Collection:
         self.similarity = drawn.statistics(problem.padded, queries)
         self.host = queries.cpu()[:, None]
         self.one = searches.Ours(searches.bench_of(w), problem, k)
+        if w.on_gpu:
+            torch.cuda.empty_cache()  # what drawing took
         self.one.hold()
         gc.collect()
 
@@ -151,8 +152,6 @@ def fast_plaid(w, c, folder):
 
     index = search.FastPlaid(index=folder, device="cuda:0" if w.on_gpu else "cpu")
     index.create(documents_embeddings=c.problem.padded.float())
-    found = f"{FAST_PLAID} {importlib.metadata.version('fast_plaid')}"
-    print(f"{found}: the index is made", flush=True)
 
     def call(i=0):
         queries = c.host[i % len(c.host)].float()

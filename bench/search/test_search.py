@@ -1,9 +1,12 @@
 """The record of search: what needs neither a GPU nor PyTorch."""
 
+import json
+import pathlib
+import tempfile
 import unittest
 
 from python import rows
-from search import goals
+from search import campaign, goals
 from search.__main__ import PROGRAM
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
@@ -25,6 +28,7 @@ MEETS = {
     goals.SELECTION: ((0.1, None, None), {}),
     goals.PROVEN: ((1.0, None, None), {"x_f16_scan": 0.65, "not_proven": 0}),
     goals.DEVICES: ((1.0, None, None), {"x_one_of_2": 1.9, "x_one_of_4": 3.6}),
+    goals.CAMPAIGN: ((1.02, None, None), {"of_read": 0.97}),
 }
 
 
@@ -70,6 +74,51 @@ class GoalTest(unittest.TestCase):
         self.assertFalse(row(goals.QUERY, H200, slow)["met"])
         self.assertTrue(row(goals.QUERIES, H100, own=2.6)["met"])
         self.assertFalse(row(goals.QUERIES, H200, own=2.6)["met"])
+
+
+class CampaignTest(unittest.TestCase):
+    def found(self, forward, compressed, card=H100):
+        goal = goals.GOALS[goals.CAMPAIGN](H100)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, found in zip(campaign.FILES, (forward, compressed)):
+                text = json.dumps({"gpu": H100, "rows": found})
+                (pathlib.Path(folder) / name).write_text(text)
+            return campaign.campaign_row(goal, folder, card)
+
+    def row(self, case, ours_ms=1.0, x=1.0, read_ms=0.98, **more):
+        found = {"case": case, "ours_ms": ours_ms, "x_best_peer": x, "read_ms": read_ms}
+        found |= {"limit_is": "memory", "element": "f16", "query_len": 32, "bytes": 3e8}
+        return found | more
+
+    def test_the_slowest_row_and_the_farthest_from_a_read_decide(self):
+        found = self.found([self.row("a"), self.row("b", x=0.99)], [self.row("c", read_ms=0.97)])
+        self.assertEqual((found["met"], found["slowest"], found["farthest"]), (True, "b", "c"))
+        found = self.found([self.row("a")], [self.row("b", x=0.97)])
+        self.assertEqual((found["met"], list(found["slower"])), (False, ["b"]))
+        found = self.found([self.row("a", read_ms=0.96)], [self.row("b")])
+        self.assertEqual((found["met"], found["farthest"]), (False, "a"))
+
+    def test_rows_that_are_not_short_reads_or_not_beside_a_peer_do_not_count(self):
+        others = [
+            self.row("long", read_ms=0.5, query_len=128),
+            self.row("small", read_ms=0.5, bytes=1e8),
+            self.row("arithmetic", read_ms=0.5, limit_is="arithmetic"),
+            self.row("codes", read_ms=0.5, element="fp8"),
+            self.row("exact", x=0.5, rate="f32"),
+            self.row("coarse to fine", x=0.5, element="int8", best_peer="maxsim, f16"),
+            self.row("a, sm_80 kernel", x=0.5, element="bf16"),
+        ]
+        found = self.found([self.row("a"), *others], [])
+        self.assertEqual((found["met"], list(found["reads"])), (True, ["a", "exact"]))
+
+    def test_what_was_not_measured_or_is_of_another_card_is_no_row(self):
+        with self.assertRaisesRegex(ValueError, "not measured: b"):
+            self.found([self.row("a"), self.row("b", ours_ms=None)], [])
+        with self.assertRaisesRegex(ValueError, "is of NVIDIA H100"):
+            self.found([self.row("a")], [], "NVIDIA H100 PCIe")
+
+    def test_committed_records_are_read(self):
+        self.assertGreater(campaign.campaign_row(None)["ours"], 0.9)
 
 
 class ProgramTest(unittest.TestCase):

@@ -102,6 +102,12 @@ def test_by_way_of_codes(tmp_path: Path) -> None:
     assert "fast-plaid" in found or "fast_plaid" in recall["peers"]["fast-plaid"]
 
 
+def test_several_devices(tmp_path: Path) -> None:
+    (row,) = measured(tmp_path, "devices").values()
+    assert row["x_one_of_2"] > 0 and row["x_one_of_4"] > 0, row.get("why")
+    assert row["same_ranking"] and row["devices"] == 4
+
+
 def test_similarities_are_spread_as_the_real_sets(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     if not (ROOT / "bench" / "search").is_dir():

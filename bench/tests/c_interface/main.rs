@@ -1,5 +1,7 @@
 //! The C interface on the CPU, where addresses are the host's.
 
+mod search;
+
 use std::ffi::{CStr, CString};
 use std::ptr;
 
@@ -392,62 +394,6 @@ fn what_is_wrong_with_codes_is_said() {
             maxsim_bench_residual(device, c"f16".as_ptr(), 2, 0, 2, 4, 0, 0, 0, order, 1, 1, 0);
         assert!(refused.is_null() && last_error().contains("order big"), "{}", last_error());
         for object in [queries, documents, int8, fp8, device] {
-            maxsim_bench_free(object);
-        }
-    }
-}
-
-#[test]
-fn searches_from_queries_to_ids() {
-    // Rows of four dims: a query of two tokens, three documents of one.
-    let rows = ROWS.map(half::f16::from_f32);
-    let (query, documents) = rows.split_at(2 * DIM);
-    // SAFETY: live handles, and memory that outlives them.
-    unsafe {
-        let device = maxsim_bench_open(-1);
-        let (mut ids, mut best, mut counts) = ([0i64; 4], [0f32; 4], [0i64; 2]);
-        let places = [ids.as_mut_ptr().expose_provenance(), best.as_mut_ptr().expose_provenance()];
-        let [ids_at, best_at] = places.map(|place| place as u64);
-        let dim = DIM as u64;
-        let plain = maxsim_bench_tokens(
-            device,
-            c"f16".as_ptr(),
-            address(documents),
-            dim,
-            3,
-            1,
-            ptr::null(),
-            0,
-        );
-        assert_eq!(maxsim_bench_rank(plain, address(query), dim, 1, 2, 4, ids_at, best_at), 0);
-        let similarity = |s: usize, t: usize| -> f32 {
-            let row = |r: &[half::f16], i: usize| r[i * DIM..][..DIM].to_vec();
-            row(query, s).iter().zip(row(documents, t)).map(|(a, b)| a.to_f32() * b.to_f32()).sum()
-        };
-        let score = |t: usize| similarity(0, t) + similarity(1, t);
-        let mut order = [0, 1, 2];
-        order.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
-        assert_eq!(ids, [order[0] as i64, order[1] as i64, order[2] as i64, -1]);
-        assert!((best[0] - score(order[0])).abs() < 1e-5 && best[3].is_nan(), "{best:?}");
-
-        let exact = (ids, best);
-        let corpus = maxsim_bench_corpus(device, address(documents), dim, 3, 1);
-        assert!(!corpus.is_null(), "{}", last_error());
-        let counts_at = counts.as_mut_ptr().expose_provenance() as u64;
-        let search = |corpus: *const Object, k: u64| {
-            let query = address(query);
-            maxsim_bench_search(corpus, query, dim, 1, 2, k, 1, 1, ids_at, best_at, counts_at)
-        };
-        assert_eq!(search(corpus, 3), 0, "{}", last_error());
-        assert_eq!((&ids[..3], &best[..3]), (&exact.0[..3], &exact.1[..3]));
-        assert_eq!(counts, [3, 3]);
-        // What needs no proof of the others is not scored again.
-        assert_eq!(search(corpus, 1), 0);
-        assert!(ids[0] == exact.0[0] && counts[0] == 1 && counts[1] < 3, "{counts:?}");
-
-        assert_eq!(search(plain, 1), -1);
-        assert!(last_error().contains("expected a corpus, found tokens"), "{}", last_error());
-        for object in [corpus, plain, device] {
             maxsim_bench_free(object);
         }
     }
