@@ -3,6 +3,7 @@
 use std::collections::TryReserveError;
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 /// Everything that can go wrong, with the values that were wrong.
@@ -87,7 +88,16 @@ pub enum Error {
         /// Bytes that were free, where the driver could still say.
         free_bytes: Option<u64>,
     },
-    /// A call of the CPU engine was asked to end by its [`Interrupt`](crate::Interrupt).
+    /// A [source](crate::streaming::Source) did not give its rows. The device stays usable.
+    Source {
+        /// The first of the rows that were asked for.
+        first_row: u64,
+        /// Number of the rows that were asked for.
+        n_rows: u64,
+        /// The error of the source.
+        source: io::Error,
+    },
+    /// A call was asked to end by its [`Interrupt`](crate::Interrupt).
     Interrupted,
     /// The library was built without the feature `cuda`.
     CudaNotBuilt,
@@ -170,15 +180,13 @@ impl fmt::Display for Error {
                 "out of host memory: {requested_bytes} bytes were needed; score fewer pairs at once"
             ),
             Error::DeviceMemory { requested_bytes, free_bytes } => {
-                f.write_str("out of device memory")?;
-                if *requested_bytes > 0 {
-                    write!(f, ": {requested_bytes} bytes were needed")?;
-                }
-                if let Some(free) = free_bytes {
-                    write!(f, ", {free} were free")?;
-                }
-                f.write_str("; free some handles or upload fewer documents at once")
+                write_device_memory(f, *requested_bytes, *free_bytes)
             }
+            Error::Source { first_row, n_rows, source } => write!(
+                f,
+                "documents could not be read, in their rows {first_row} to {}: {source}",
+                first_row + n_rows.saturating_sub(1)
+            ),
             Error::Interrupted => f.write_str("interrupted"),
             Error::CudaNotBuilt => f.write_str(
                 "this build of maxsim has no GPU support; build it with the feature `cuda`",
@@ -219,12 +227,29 @@ impl fmt::Display for Error {
     }
 }
 
+/// Writes what a device has no room for.
+fn write_device_memory(
+    f: &mut fmt::Formatter<'_>,
+    requested_bytes: u64,
+    free_bytes: Option<u64>,
+) -> fmt::Result {
+    f.write_str("out of device memory")?;
+    if requested_bytes > 0 {
+        write!(f, ": {requested_bytes} bytes were needed")?;
+    }
+    if let Some(free) = free_bytes {
+        write!(f, ", {free} were free")?;
+    }
+    f.write_str("; free some handles or upload fewer documents at once")
+}
+
 impl StdError for Error {
-    /// The error that this one was made of: that of the dynamic linker or the allocator. Its text
-    /// is in the error's own where that helps.
+    /// The error that this one was made of: that of the dynamic linker, the allocator or a source
+    /// of documents. Its text is in the error's own where that helps.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Error::HostMemory { source, .. } => source.as_ref().map(|error| error as _),
+            Error::Source { source, .. } => Some(source),
             Error::NoDriver { source, .. } => source.as_ref().map(|error| &**error as _),
             _ => None,
         }

@@ -30,6 +30,7 @@
 //!  - [`layout`] and [`digest`]: how rows belong to items, and what codes were made of.
 //!  - [`stream`]: calls that are prepared once and enqueued, or captured into a graph.
 //!  - [`search`]: compressed tokens find what full precision scores again.
+//!  - [`streaming`]: searches over more documents than fit, from memory, files or programs.
 //!  - [`training`] and [`loss`]: gradients of scores with respect to tokens, and losses.
 //!  - [`residual`]: tokens as ColBERTv2 and PLAID store them.
 //!  - [`plan`]: which kernel runs a call, and why.
@@ -254,6 +255,43 @@ pub mod search {
     pub use crate::ops::search::{
         Candidate, Certainty, Hit, SearchOptions, SearchRanking, Shortlist,
     };
+}
+
+/// Searches over more documents than a device or a machine has room for.
+///
+/// [`Device::search_stream`] reads each document of a [`Source`](streaming::Source) once, scores it
+/// against all queries and keeps the best. On a GPU documents are copied while those before them
+/// are scored, three buffers in turns, so that a search takes as long as its documents take to
+/// arrive.
+///
+/// ```
+/// use maxsim::streaming::{Source, StreamFound, StreamOptions, StreamProgress};
+/// use maxsim::{Device, Error, Interrupt, Result, Tokens};
+///
+/// /// The best ten, unless another thread says that it is enough.
+/// fn search(
+///     queries: &Tokens<'_, f32>,
+///     documents: &impl Source<f32>,
+///     enough: &Interrupt,
+/// ) -> Result<StreamFound> {
+///     let show = |done: &StreamProgress| println!("{} documents", done.documents);
+///     let options = StreamOptions::default().progress(show);
+///     enough.heeded_by(|| Device::best().search_stream(queries, documents, 10, &options))
+/// }
+///
+/// let tokens = Tokens::padded(&[1.0f32, 0.0, 0.0, 2.0], 2, 1, 2)?;
+/// let enough = Interrupt::default();
+/// assert_eq!(search(&tokens, &tokens, &enough)?.rankings[1].ranked[0].id, 1);
+/// enough.raise();
+/// assert!(matches!(search(&tokens, &tokens, &enough), Err(Error::Interrupted)));
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+pub mod streaming {
+    pub use crate::device::page_locked::PageLocked;
+    pub use crate::ops::streaming::options::{StreamFound, StreamOptions, StreamProgress};
+    pub use crate::tokens::streamed::Source;
+    pub use crate::tokens::streamed::generated::Generated;
+    pub use crate::tokens::streamed::reader::TokenReader;
 }
 
 /// Gradients of losses with respect to tokens, at once or in stream order. Losses themselves are

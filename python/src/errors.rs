@@ -3,7 +3,7 @@
 use maxsim::Error;
 use pyo3::PyErr;
 use pyo3::create_exception;
-use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyRuntimeError};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyOSError, PyRuntimeError};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 
 create_exception!(
@@ -25,6 +25,7 @@ pub fn raised(error: Error) -> PyErr {
         | Error::WrongDevice { .. } => PyValueError::new_err(text),
         Error::HostMemory { .. } => PyMemoryError::new_err(text),
         Error::DeviceMemory { .. } => DeviceMemoryError::new_err(text),
+        Error::Source { .. } => PyOSError::new_err(text),
         Error::Interrupted => PyKeyboardInterrupt::new_err(()),
         _ => PyRuntimeError::new_err(text),
     }

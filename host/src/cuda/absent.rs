@@ -31,7 +31,9 @@ use crate::tokens::layout::TokenLayout;
 use crate::tokens::raw_items::{RawItems, RawItemsOut};
 use crate::tokens::scales::{ScaleType, Scales};
 
-pub(crate) use calls::{BackwardCall, ResidualCall, ResidualFound, Selection};
+pub(crate) use calls::{
+    BackwardCall, ResidualCall, ResidualFound, Selection, StreamCall, StreamFound,
+};
 
 /// No CUDA device can be opened.
 pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaDevice>> {
@@ -115,6 +117,7 @@ absent! {
             call: &ResidualCall<'_>,
             found: ResidualFound<'_>,
         ) -> Result<()>;
+        fn search_stream<D: Format>(&self, call: &StreamCall<'_, D>) -> Result<StreamFound>;
     }
     CudaStream {
         fn new(device: Device<'_>) -> Result<CudaStream>;
@@ -126,6 +129,10 @@ absent! {
         fn timing(device: Device<'_>) -> Result<CudaEvent>;
         fn record_on(&self, stream: &CudaStream) -> Result<()>;
         fn elapsed_ms(&self, start: &CudaEvent) -> Result<f32>;
+    }
+    Pinned {
+        fn new(device: Device<'_>, len_bytes: usize) -> Result<Pinned>;
+        fn as_slice(&self) -> &[u8];
     }
     CudaTokens {
         fn upload<F: Format>(device: Device<'_>, tokens: &Tokens<'_, F>) -> Result<CudaTokens>;
@@ -416,6 +423,12 @@ impl CudaTokens {
         queries: ElementType,
         dim: usize,
     ) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+impl Pinned {
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         match self.0 {}
     }
 }

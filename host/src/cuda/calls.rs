@@ -2,6 +2,13 @@
 //! results that have no values.
 
 use super::{CudaGradScores, CudaGradients, CudaOutputs, CudaTokens};
+use crate::error::Result;
+use crate::problem::chunks::Chunk;
+use crate::problem::options::ScoreOptions;
+use crate::problem::top_k::BestKeys;
+use crate::tokens::format::{Format, TokenFormat};
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::streamed::Streamed;
 
 /// Arguments of a gradient call.
 #[derive(Clone, Copy, Debug)]
@@ -39,4 +46,28 @@ pub(crate) struct Selection {
     pub first_id: u32,
     /// Whether what was found before takes part.
     pub adds: bool,
+}
+
+/// Arguments of a search over documents that pass by.
+pub(crate) struct StreamCall<'a, D: Format> {
+    pub queries: &'a CudaTokens,
+    pub query_layout: &'a TokenLayout,
+    pub query_format: TokenFormat,
+    pub documents: &'a Streamed<'a, D>,
+    /// The chunks that are searched: all, or some consecutive ones.
+    pub chunks: &'a [Chunk],
+    pub k: usize,
+    pub options: &'a ScoreOptions,
+    /// Threads that fill staging memory.
+    pub n_threads: usize,
+    /// Called on the caller's thread with each chunk that is done; an error ends the search.
+    pub passed: &'a (dyn Fn(&Chunk) -> Result<()> + Sync),
+}
+
+/// Results of such a search.
+#[derive(Debug)]
+pub(crate) struct StreamFound {
+    pub best: BestKeys,
+    /// The kernels that ran, in the order of their first use.
+    pub kernels: Vec<&'static str>,
 }

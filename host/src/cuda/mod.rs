@@ -14,6 +14,7 @@ mod forward;
 mod graph;
 #[allow(unsafe_code)]
 mod loss;
+mod streaming;
 #[allow(unsafe_code)]
 mod top_k;
 
@@ -27,9 +28,12 @@ pub(crate) use buffers::outputs::CudaOutputs;
 pub(crate) use buffers::row_scales::RowScales;
 pub(crate) use buffers::segments::write_segments;
 pub(crate) use buffers::tokens::CudaTokens;
-pub(crate) use calls::{BackwardCall, ResidualCall, ResidualFound, Selection};
+pub(crate) use calls::{
+    BackwardCall, ResidualCall, ResidualFound, Selection, StreamCall, StreamFound,
+};
 pub(crate) use driver::context::{CudaDevice, n_devices, open};
 pub(crate) use driver::event::CudaEvent;
+pub(crate) use driver::memory::Pinned;
 pub(crate) use driver::pointer::{check_range, read_rows};
 pub(crate) use driver::stream::CudaStream;
 pub(crate) use forward::bandwidth::read;

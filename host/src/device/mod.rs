@@ -4,6 +4,7 @@ pub(crate) mod any;
 pub(crate) mod command;
 pub(crate) mod event;
 pub(crate) mod graph;
+pub(crate) mod page_locked;
 #[allow(unsafe_code)]
 pub(crate) mod raw;
 #[allow(unsafe_code)]

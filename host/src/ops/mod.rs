@@ -12,4 +12,5 @@ pub(crate) mod rescore;
 pub(crate) mod residual;
 pub(crate) mod score;
 pub(crate) mod search;
+pub(crate) mod streaming;
 pub(crate) mod top_k;

@@ -1,4 +1,4 @@
-//! Ends calls of the CPU engine before they are done.
+//! Ends calls before they are done.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ thread_local! {
     static CURRENT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
 }
 
-/// A flag by which a thread asks calls of the CPU engine to end. Clones are the same flag.
+/// A flag by which a thread asks calls to end, of the CPU engine and searches over documents that
+/// pass by. Clones are the same flag.
 ///
 /// For programs whose user waits for a call that may take minutes, and may press Ctrl-C.
 ///
@@ -47,7 +48,9 @@ impl Interrupt {
     }
 
     /// Runs `calls`, in which scores and gradients of the CPU engine that this thread asks for
-    /// end early once the flag is raised. Other devices do not heed it.
+    /// end early once the flag is raised, and
+    /// [searches over documents that pass by](crate::Device::search_stream) of every device. Other
+    /// calls of other devices do not heed it.
     pub fn heeded_by<R>(&self, calls: impl FnOnce() -> R) -> R {
         let _restored = Restored(CURRENT.replace(Some(self.clone())));
         calls()

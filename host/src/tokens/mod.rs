@@ -19,6 +19,7 @@ pub(crate) mod quantize_report;
 pub(crate) mod raw_items;
 pub(crate) mod scaled_rows;
 pub(crate) mod scales;
+pub(crate) mod streamed;
 
 use std::borrow::Cow;
 use std::fmt;

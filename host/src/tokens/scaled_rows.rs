@@ -12,7 +12,7 @@ use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
 use super::dispatch::with_format;
 use super::element::Element;
-use super::format::Format;
+use super::format::{Format, TokenFormat};
 use crate::error::Result;
 use crate::runtime::alloc::copy_of;
 use crate::runtime::alloc::filled;
@@ -52,10 +52,31 @@ pub(crate) fn scaled_rows<F: Format>(
     Ok(Some(ScaledRows { data, factors }))
 }
 
+/// Whether rows of a format may be too long.
+pub(crate) fn may_be_long(format: TokenFormat) -> bool {
+    with_format!(format, {
+        element T => T::from_f32(LARGEST).to_f32().is_finite(),
+        _ => false,
+    })
+}
+
+/// Multiplies the rows that are too long by a power of two each, where they are.
+pub(crate) fn scale_in_place<F: Format>(data: &mut [F::Stored], dim: usize) {
+    with_format!(F::FORMAT, {
+        element T => scale_each::<T>(bytemuck::cast_slice_mut(data), dim),
+        _ => {},
+    });
+}
+
+fn scale_each<T: Element>(elements: &mut [T], dim: usize) {
+    for row in elements.chunks_exact_mut(dim) {
+        scale_row(row, factor_of(T::largest_magnitude(row)));
+    }
+}
+
 /// Factors of rows; `None` where all are 1.
 fn factors_of<T: Element>(elements: &[T], dim: usize) -> Result<Option<Vec<f32>>> {
-    let can_be_large = T::from_f32(LARGEST).to_f32().is_finite();
-    if !can_be_large || !any_is_large(elements) {
+    if !may_be_long(T::FORMAT) || !any_is_large(elements) {
         return Ok(None);
     }
     let mut factors = filled((elements.len() / dim) as u64, 1.0)?;
@@ -88,12 +109,14 @@ fn factor_of(largest: f32) -> f32 {
 /// Multiplies each row by its factor.
 fn scale<T: Element>(elements: &mut [T], dim: usize, factors: &[f32]) {
     let rows = elements.par_chunks_mut(dim).zip(factors);
-    let scale_row = |(row, &factor): (&mut [T], &f32)| {
-        if factor != 1.0 {
-            row.iter_mut().for_each(|x| *x = T::from_f32(x.to_f32() * factor));
-        }
-    };
-    Parallel::new().share(|min_len| rows.with_min_len(min_len).for_each(scale_row));
+    let scale = |(row, &factor): (&mut [T], &f32)| scale_row(row, factor);
+    Parallel::new().share(|min_len| rows.with_min_len(min_len).for_each(scale));
+}
+
+fn scale_row<T: Element>(row: &mut [T], factor: f32) {
+    if factor != 1.0 {
+        row.iter_mut().for_each(|x| *x = T::from_f32(x.to_f32() * factor));
+    }
 }
 
 #[cfg(test)]

@@ -115,6 +115,18 @@ impl Scales<'_> {
         }
     }
 
+    /// Borrows all of them.
+    pub(crate) fn borrowed(&self) -> Scales<'_> {
+        match self {
+            Scales::F16(scales) => Scales::F16(scales[..].into()),
+            Scales::F32(scales) => Scales::F32(scales[..].into()),
+            Scales::Tensor(scale) => Scales::Tensor(*scale),
+            Scales::Affine { scales, mins } => {
+                Scales::Affine { scales: scales[..].into(), mins: mins[..].into() }
+            }
+        }
+    }
+
     /// A copy of its own.
     pub(crate) fn copied(&self) -> Result<Scales<'static>> {
         Ok(match self {
@@ -160,12 +172,11 @@ impl Scales<'_> {
 
     /// Checks the scales of the valid tokens. What other rows have does not matter.
     pub(crate) fn check_values(&self, layout: &TokenLayout, mask: Option<&[u8]>) -> Result<()> {
-        let is_wrong = |scale: f32| scale < 0.0 || scale.is_infinite();
         let rows = (0..layout.n_items()).flat_map(|i| layout.item_rows(i));
         let mut valid = rows.filter(|&row| mask.is_none_or(|mask| mask[row] != 0));
         let wrong = match self {
-            Scales::Tensor(scale) => valid.next().filter(|_| is_wrong(*scale)),
-            _ => valid.find(|&row| is_wrong(self.scale(row))),
+            Scales::Tensor(_) => valid.next().filter(|&row| !self.is_right(row)),
+            _ => valid.find(|&row| !self.is_right(row)),
         };
         match wrong {
             None => Ok(()),
@@ -175,6 +186,12 @@ impl Scales<'_> {
                 found: format!("{} for row {row}", self.scale(row)),
             }),
         }
+    }
+
+    /// Whether the scale of row `row` may be that of a valid token.
+    pub(crate) fn is_right(&self, row: usize) -> bool {
+        let scale = self.scale(row);
+        !(scale < 0.0 || scale.is_infinite())
     }
 
     fn variant(&self) -> &'static str {

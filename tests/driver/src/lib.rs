@@ -154,6 +154,29 @@ pub extern "C" fn stand_in_set_memory(bytes: u64) {
     MEMORY.store(bytes, Ordering::Relaxed);
 }
 
+/// Whether some allocation of device memory has these bytes in it.
+///
+/// # Safety
+/// There must be so many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stand_in_holds(bytes: *const u8, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let wanted = unsafe { std::slice::from_raw_parts(bytes, len) };
+    let state = state();
+    state.allocations.iter().any(|(&address, &len)| {
+        let start = ptr::with_exposed_provenance(address as usize);
+        // SAFETY: `cuMemAlloc_v2` allocated it, with this length, and the lock keeps it.
+        let memory: &[u8] = unsafe { std::slice::from_raw_parts(start, len) };
+        memory.windows(wanted.len()).any(|found| found == wanted)
+    })
+}
+
+/// Bytes of device memory that are allocated.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_used_bytes() -> u64 {
+    used_bytes(&state())
+}
+
 /// Watches memory: fills there are counted, and those that pass its end are violations.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_watch(start: u64, len: u64) {
@@ -337,12 +360,15 @@ driver! {
             _ => INVALID_VALUE,
         }
     }
-    fn cuPointerGetAttribute(to: *mut c_int, attribute: c_int, _address: u64) {
+    fn cuPointerGetAttribute(to: *mut c_int, attribute: c_int, address: u64) {
         count(Count::Questions);
+        let state = state();
+        let pinned = state.pinned.range(..=address as usize).next_back();
+        let is_pinned = pinned.is_some_and(|(start, len)| address < (start + len) as u64);
         match attribute {
             // The context: none, as of memory of a pool.
             1 => *to.cast::<usize>() = 0,
-            2 => *to = 2,
+            2 => *to = if is_pinned { 1 } else { 2 },
             _ => *to = 0,
         }
         OK

@@ -6,6 +6,7 @@
 
 mod calls;
 mod stand_in;
+mod streaming;
 
 use std::sync::Arc;
 use std::time::Instant;

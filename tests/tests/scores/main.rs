@@ -8,5 +8,7 @@ mod document_splits;
 mod edges;
 mod normalize;
 mod stream_k;
+mod streamed;
+mod streamed_errors;
 mod top_k;
 mod top_k_calls;

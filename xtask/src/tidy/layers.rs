@@ -49,7 +49,7 @@ const HOST: Crate = Crate {
                 &["forward"],
                 &["backward"],
                 &["loss", "top_k"],
-                &["graph"],
+                &["graph", "streaming"],
             ],
         },
     ],

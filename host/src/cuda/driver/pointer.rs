@@ -1,5 +1,6 @@
 //! Checks foreign device addresses before they are used.
 
+use std::ptr;
 use std::sync::Arc;
 
 use super::context::CudaDevice;
@@ -15,6 +16,9 @@ const CONTEXT: i32 = 1;
 const MEMORY_TYPE: i32 = 2;
 
 const DEVICE_ORDINAL: i32 = 9;
+
+/// `CU_MEMORYTYPE_HOST`
+const HOST_MEMORY: u32 = 1;
 
 /// `CU_MEMORYTYPE_DEVICE`
 const DEVICE_MEMORY: u32 = 2;
@@ -88,6 +92,20 @@ pub(crate) fn check_range(
         ));
     }
     Ok(())
+}
+
+/// Whether the driver knows host memory as page-locked, by its two ends. Copies are right either
+/// way: from other memory they are slower, and wait for the host.
+pub(in crate::cuda) fn is_page_locked(device: &CudaDevice, memory: &[u8]) -> Result<bool> {
+    let (Some(first), Some(last)) = (memory.first(), memory.last()) else { return Ok(false) };
+    let _entered = device.enter()?;
+    for end in [first, last] {
+        let address = ptr::from_ref(end).addr() as u64;
+        if attribute(device, MEMORY_TYPE, address, 0u32)? != Some(HOST_MEMORY) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// An attribute of an address; `None` where the driver does not know the address. `unset`

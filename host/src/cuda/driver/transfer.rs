@@ -124,7 +124,12 @@ impl Uploader {
 }
 
 /// Writes rows at their pitch, with zeros between them; the bytes written.
-fn stage(staging: &mut [u8], rows: &[u8], row_bytes: usize, pitch_bytes: usize) -> usize {
+pub(in crate::cuda) fn stage(
+    staging: &mut [u8],
+    rows: &[u8],
+    row_bytes: usize,
+    pitch_bytes: usize,
+) -> usize {
     if row_bytes == pitch_bytes {
         staging[..rows.len()].copy_from_slice(rows);
         return rows.len();

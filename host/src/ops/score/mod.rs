@@ -108,13 +108,7 @@ impl Device {
     ) -> Result<Plan> {
         queries.check_device("queries", self)?;
         documents.check_device("documents", self)?;
-        let elements = (Q::FORMAT.element(), D::FORMAT.element());
-        if let (true, (None, _) | (_, None)) = (options.normalize, elements) {
-            return Err(Error::Unsupported {
-                what: format!("`normalize` for {} queries and {} documents", Q::FORMAT, D::FORMAT),
-                why: "rows are compressed; divide them by their lengths before".into(),
-            });
-        }
+        check_normalize(options, [Q::FORMAT, D::FORMAT])?;
         let access = [queries.access(), documents.access()];
         self.plan_formats(problem, [Q::FORMAT, D::FORMAT], access, options)
     }
@@ -176,5 +170,20 @@ impl Device {
     pub fn can_score(&self, queries: TokenFormat, documents: TokenFormat) -> bool {
         let operand = TokenFormat::operand(queries, documents);
         operand.is_some_and(|operand| self.limits().is_none_or(|limits| limits.has_rows(operand)))
+    }
+}
+
+/// Refuses to normalise rows that are compressed.
+pub(crate) fn check_normalize(
+    options: &ScoreOptions,
+    [queries, documents]: [TokenFormat; 2],
+) -> Result<()> {
+    let elements = (queries.element(), documents.element());
+    match (options.normalize, elements) {
+        (true, (None, _) | (_, None)) => Err(Error::Unsupported {
+            what: format!("`normalize` for {queries} queries and {documents} documents"),
+            why: "rows are compressed; divide them by their lengths before".into(),
+        }),
+        _ => Ok(()),
     }
 }

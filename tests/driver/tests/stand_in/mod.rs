@@ -51,6 +51,19 @@ impl StandIn {
         self.function::<extern "C" fn(u64)>("stand_in_set_memory")(bytes);
     }
 
+    /// Whether some allocation of device memory has these bytes in it.
+    pub fn holds(&self, bytes: &[u8]) -> bool {
+        let holds =
+            self.function::<unsafe extern "C" fn(*const u8, usize) -> bool>("stand_in_holds");
+        // SAFETY: a slice has as many bytes as it says.
+        unsafe { holds(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Bytes of device memory that are allocated.
+    pub fn used_bytes(&self) -> u64 {
+        self.function::<extern "C" fn() -> u64>("stand_in_used_bytes")()
+    }
+
     pub fn watch(&self, start: u64, len: u64) {
         self.function::<extern "C" fn(u64, u64)>("stand_in_watch")(start, len);
     }
@@ -88,7 +101,9 @@ pub fn in_stand_in(test: &str, run: impl FnOnce(&StandIn)) {
 fn folder(program: &Path, test: &str) -> PathBuf {
     let beside = program.parent().expect("a folder").join("libmaxsim_test_driver.so");
     assert!(beside.is_file(), "{} is built with the tests", beside.display());
-    let folder = std::env::temp_dir().join(format!("maxsim-{test}-{}", std::process::id()));
+    // Colons would divide the path.
+    let name = test.replace("::", "-");
+    let folder = std::env::temp_dir().join(format!("maxsim-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     std::os::unix::fs::symlink(beside, folder.join("libcuda.so.1")).expect("a link");
     folder

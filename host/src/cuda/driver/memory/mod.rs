@@ -163,7 +163,7 @@ unsafe fn fill_on(
 
 /// Page-locked host memory, which the device reads at full speed.
 #[derive(Debug)]
-pub(in crate::cuda) struct Pinned {
+pub(crate) struct Pinned {
     device: Arc<CudaDevice>,
     address: *mut u8,
     len_bytes: usize,
@@ -171,10 +171,12 @@ pub(in crate::cuda) struct Pinned {
 
 // SAFETY: the memory belongs to this value alone and is not bound to a thread.
 unsafe impl Send for Pinned {}
+// SAFETY: as above; a shared reference only reads.
+unsafe impl Sync for Pinned {}
 
 impl Pinned {
     /// Zeroed memory of at least one byte.
-    pub(in crate::cuda) fn new(device: &Arc<CudaDevice>, len_bytes: usize) -> Result<Pinned> {
+    pub(crate) fn new(device: &Arc<CudaDevice>, len_bytes: usize) -> Result<Pinned> {
         let _entered = device.enter()?;
         let _relaxed = device.relaxed();
         let mut address = ptr::null_mut();
@@ -206,8 +208,14 @@ impl Pinned {
         unsafe { std::slice::from_raw_parts_mut(self.address.add(self.len_bytes - len), len) }
     }
 
+    /// The bytes.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        // SAFETY: allocated and initialised in `new`; devices read it, and no work writes it.
+        unsafe { std::slice::from_raw_parts(self.address, self.len_bytes) }
+    }
+
     /// The bytes. No copy from them may be in flight.
-    pub(in crate::cuda) fn as_mut_slice(&mut self) -> &mut [u8] {
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: allocated and initialised in `new`, and borrowed mutably here.
         unsafe { std::slice::from_raw_parts_mut(self.address, self.len_bytes) }
     }

@@ -1,0 +1,232 @@
+//! A search over documents that pass through a device: some are copied while those before them are
+//! scored.
+//!
+//! ```text
+//! threads   fill pieces of page-locked memory with rows       (not where the rows are in such)
+//! caller    enqueues their copies to the slot of their chunk, then the chunk's work
+//! ahead     plans the next chunks and makes their work lists
+//! device    copy stream │ chunk 3 → slot 0 │ chunk 4 → slot 1 │ chunk 5 → slot 2
+//!           score stream    │ chunk 2, best k │ chunk 3, best k │ chunk 4, best k
+//! ```
+//!
+//! A slot is copied to when the work on its last chunk is done, a piece is filled when the copies
+//! out of it are: events say so, and only the thread that needs them waits. Slots and pieces are
+//! made once; lists of a chunk lie in blocks that are handed out again. The best of each query stay
+//! on the device and are read at the end.
+
+mod ahead;
+mod slots;
+#[allow(unsafe_code)]
+mod staging;
+
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use self::ahead::Ready;
+use self::slots::Memory;
+use self::staging::{Copies, Filled, Piece, Queue, Staging};
+use super::calls::{Selection, StreamCall, StreamFound};
+use super::driver::context::CudaDevice;
+use super::driver::pointer::is_page_locked;
+use super::driver::stream::CudaStream;
+use super::top_k::CudaTopK;
+use crate::error::{Error, Result};
+use crate::plan::limits::Access;
+use crate::tokens::format::Format;
+use crate::tokens::scaled_rows::may_be_long;
+
+/// Pieces of staging memory for each thread: one that is filled, one that is copied.
+const PIECES_PER_THREAD: usize = 2;
+
+/// Chunks that are made ready before their turn.
+const N_AHEAD: usize = 2;
+
+impl CudaDevice {
+    /// Scores all chunks of a search and selects the best of each query.
+    pub(crate) fn search_stream<D: Format>(
+        self: &Arc<CudaDevice>,
+        call: &StreamCall<'_, D>,
+    ) -> Result<StreamFound> {
+        let dim = call.documents.layout.dim();
+        let pitch_bytes = Access::uploaded(dim, D::FORMAT).pitch_bytes as usize;
+        let rescales = call.options.normalize && may_be_long(D::FORMAT);
+        let locked = match call.documents.in_memory {
+            Some(rows) if pitch_bytes == dim * size_of::<D::Stored>() && !rescales => {
+                let bytes = bytemuck::cast_slice(rows);
+                is_page_locked(self, bytes)?.then_some(bytes)
+            }
+            _ => None,
+        };
+        let staged_pitch = if locked.is_some() { 0 } else { pitch_bytes };
+        let staging = Staging::new(self, call.documents, staged_pitch, rescales);
+        let memory = Memory::new(self, call, pitch_bytes)?;
+        let mut pass = Pass::new(self, call, &staging, &memory, locked)?;
+        thread::scope(|scope| {
+            let (idle_sender, idle) = channel();
+            let (filled_sender, filled) = channel();
+            let (ready_sender, ready) = sync_channel(N_AHEAD);
+            let n_threads = if staging.is_needed() { call.n_threads } else { 0 };
+            for _ in 0..n_threads * PIECES_PER_THREAD {
+                let _ = idle_sender.send(Piece::new(self)?);
+            }
+            let jobs = Box::new(staging.jobs(call.chunks));
+            let queue = Arc::new(Mutex::new(Queue { jobs, idle }));
+            for _ in 0..n_threads {
+                let (queue, filled, staging) = (queue.clone(), filled_sender.clone(), &staging);
+                scope.spawn(move || staging.work(&queue, &filled));
+            }
+            drop((queue, filled_sender));
+            let memory = &memory;
+            scope.spawn(move || {
+                for number in 0..call.chunks.len() {
+                    let ready = Ready::new(self, call, memory, number);
+                    if ready_sender.send(ready).is_err() {
+                        return;
+                    }
+                }
+            });
+            // Whatever ends the pass drops the channels, by which the threads end.
+            pass.run(Channels { idle: idle_sender, filled, ready })
+        })
+    }
+}
+
+/// What connects the thread that enqueues to the others.
+struct Channels {
+    idle: Sender<Piece>,
+    filled: Receiver<Result<Filled>>,
+    ready: Receiver<Result<Ready>>,
+}
+
+/// A search in flight: what is enqueued, and on which streams.
+struct Pass<'a, D: Format> {
+    call: &'a StreamCall<'a, D>,
+    staging: &'a Staging<'a, D>,
+    memory: &'a Memory,
+    /// All rows, where the device reads them from page-locked memory.
+    locked: Option<&'a [u8]>,
+    best: CudaTopK,
+    copies: Copies<'a>,
+    stream: CudaStream,
+    kernels: Vec<&'static str>,
+    /// Chunks whose slots are copied to.
+    n_open: usize,
+    /// Pieces of each chunk that are missing.
+    left: Vec<usize>,
+}
+
+impl<'a, D: Format> Pass<'a, D> {
+    fn new(
+        device: &Arc<CudaDevice>,
+        call: &'a StreamCall<'a, D>,
+        staging: &'a Staging<'a, D>,
+        memory: &'a Memory,
+        locked: Option<&'a [u8]>,
+    ) -> Result<Pass<'a, D>> {
+        Ok(Pass {
+            call,
+            staging,
+            memory,
+            locked,
+            best: CudaTopK::new(device, call.query_layout.n_items(), call.k)?,
+            copies: Copies::new(device)?,
+            stream: CudaStream::new(device)?,
+            kernels: Vec::new(),
+            n_open: 0,
+            left: call.chunks.iter().map(|chunk| staging.n_pieces(chunk)).collect(),
+        })
+    }
+
+    /// Enqueues all chunks in order.
+    fn run(&mut self, channels: Channels) -> Result<StreamFound> {
+        let (n_chunks, n_slots) = (self.call.chunks.len(), self.memory.slots.len());
+        let mut held: Vec<Filled> = Vec::new();
+        for number in 0..n_chunks {
+            self.copy_rows(number)?;
+            // Pieces of chunks whose slots still have others, whose work is not yet enqueued.
+            let is_early = |filled: &mut Filled| filled.job.chunk < number + n_slots;
+            for filled in held.extract_if(.., is_early).collect::<Vec<_>>() {
+                self.copy(filled, &channels.idle)?;
+            }
+            while self.left[number] > 0 {
+                // There is a sender for as long as pieces are missing.
+                let mut filled = channels.filled.recv().map_err(|_| Error::Interrupted)??;
+                match is_early(&mut filled) {
+                    true => self.copy(filled, &channels.idle)?,
+                    false => held.push(filled),
+                }
+            }
+            self.memory.slot(number).copied.record_on(&self.copies.stream)?;
+            if let Some(before) = number.checked_sub(n_slots) {
+                self.finish(before)?;
+            }
+            let ready = channels.ready.recv().map_err(|_| Error::Interrupted)??;
+            self.score(number, &ready)?;
+        }
+        (n_chunks - n_slots..n_chunks).try_for_each(|number| self.finish(number))?;
+        Ok(StreamFound { best: self.best.read()?, kernels: std::mem::take(&mut self.kernels) })
+    }
+
+    /// Orders the first copy of a chunk behind the work on what its slot had before, which is
+    /// enqueued.
+    fn open(&mut self, number: usize) -> Result<()> {
+        let stream = &self.copies.stream;
+        while self.n_open <= number {
+            let entered = stream.device().enter()?;
+            let order = stream.order(&entered)?;
+            self.memory.slot(self.n_open).scored.hold_back(&entered, stream, order)?;
+            self.n_open += 1;
+        }
+        Ok(())
+    }
+
+    /// Enqueues the copy of the rows of a chunk, where they are page-locked.
+    fn copy_rows(&mut self, number: usize) -> Result<()> {
+        let Some(all) = self.locked else { return Ok(()) };
+        self.open(number)?;
+        let (rows, row_bytes) = (&self.call.chunks[number].rows, self.memory.places.pitch_bytes);
+        let rows = &all[rows.start * row_bytes..rows.end * row_bytes];
+        self.copies.enqueue_rows(rows, self.memory.slot(number))
+    }
+
+    /// Enqueues the copies of a piece, and gives it back to be filled when they are done.
+    fn copy(&mut self, filled: Filled, idle: &Sender<Piece>) -> Result<()> {
+        let number = filled.job.chunk;
+        self.open(number)?;
+        let first_row = self.call.chunks[number].rows.start;
+        let (from, to, beside) =
+            (&self.staging.places, &self.memory.places, self.call.documents.beside());
+        self.copies.enqueue(&filled, first_row, from, self.memory.slot(number), to, beside)?;
+        self.left[number] -= 1;
+        // No thread takes it where all is filled.
+        let _ = idle.send(filled.piece);
+        Ok(())
+    }
+
+    /// Waits for the work on a chunk, and reports it.
+    fn finish(&self, number: usize) -> Result<()> {
+        self.memory.slot(number).scored.synchronize()?;
+        (self.call.passed)(&self.call.chunks[number])
+    }
+
+    /// Enqueues the scores of a chunk and the selection of the best, behind its copies.
+    fn score(&mut self, number: usize, ready: &Ready) -> Result<()> {
+        let slot = self.memory.slot(number);
+        let entered = slot.memory.device().enter()?;
+        let order = self.stream.order(&entered)?;
+        slot.copied.hold_back(&entered, &self.stream, order)?;
+        drop(entered);
+        let Ready { tokens, score, outputs, select, kernel } = ready;
+        score.enqueue(&mut self.stream, self.call.queries, tokens, outputs)?;
+        // Ids are below 2³¹, as items are.
+        let first_id = self.call.chunks[number].items.start as u32;
+        let call = Selection { first_id, adds: true };
+        select.enqueue(&mut self.stream, outputs, &self.best, call)?;
+        slot.scored.record_on(&self.stream)?;
+        if !self.kernels.contains(kernel) {
+            self.kernels.push(kernel);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,267 @@
+//! Page-locked pieces of memory that threads fill with rows, and their copies to the device.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use super::slots::{Places, Slot};
+use crate::cuda::buffers::row_scales::word;
+use crate::cuda::driver::context::CudaDevice;
+use crate::cuda::driver::event::CudaEvent;
+use crate::cuda::driver::memory::Pinned;
+use crate::cuda::driver::stream::CudaStream;
+use crate::cuda::driver::symbols::raw;
+use crate::cuda::driver::transfer::stage;
+use crate::error::{Error, Result};
+use crate::problem::chunks::Chunk;
+use crate::runtime::alloc::fill;
+use crate::runtime::swap::lock;
+use crate::tokens::format::Format;
+use crate::tokens::scaled_rows::scale_in_place;
+use crate::tokens::streamed::Streamed;
+
+/// Bytes of a piece: what a thread copies in a few hundred microseconds.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Memory that one thread fills at a time.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// Made by the thread that first fills it: page-locking takes as long as filling.
+    pinned: Option<Pinned>,
+    /// The last copies out of the piece.
+    copied: CudaEvent,
+}
+
+impl Piece {
+    pub fn new(device: &Arc<CudaDevice>) -> Result<Piece> {
+        Ok(Piece { pinned: None, copied: CudaEvent::new(device, false)? })
+    }
+}
+
+/// Rows that a piece is filled with: those of a chunk, by its number.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub chunk: usize,
+    pub rows: Range<usize>,
+}
+
+/// A piece that was filled.
+#[derive(Debug)]
+pub(super) struct Filled {
+    pub job: Job,
+    pub piece: Piece,
+}
+
+/// The stream of copies. Dropping it waits for them: they may read memory that is borrowed.
+#[derive(Debug)]
+pub(super) struct Copies<'a> {
+    pub stream: CudaStream,
+    borrowed: PhantomData<&'a [u8]>,
+}
+
+impl Drop for Copies<'_> {
+    fn drop(&mut self) {
+        // A lost device has no copies under way; other errors were returned by what caused them.
+        let _ = self.stream.synchronize();
+    }
+}
+
+/// What threads do for the documents of a search.
+pub(super) struct Staging<'a, D: Format> {
+    pub device: &'a Arc<CudaDevice>,
+    pub documents: &'a Streamed<'a, D>,
+    /// Where rows, scales and mask of a piece lie in it; a pitch of 0 where rows are not staged.
+    pub places: Places,
+    /// Most rows of a piece.
+    pub rows_max: usize,
+    /// Whether rows may be too long to be normalised as they are.
+    pub rescales: bool,
+}
+
+/// What is left to be done, and with which pieces.
+pub(super) struct Queue<'a> {
+    pub jobs: Box<dyn Iterator<Item = Job> + Send + 'a>,
+    pub idle: Receiver<Piece>,
+}
+
+/// Ends the thread that collects pieces where the source has panicked.
+struct Sentinel<'a>(&'a Sender<Result<Filled>>);
+
+impl Drop for Sentinel<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = self.0.send(Err(Error::Interrupted));
+        }
+    }
+}
+
+impl<'a, D: Format> Staging<'a, D> {
+    /// Staging for rows at a pitch of `pitch_bytes`, or for what comes with them alone.
+    pub fn new(
+        device: &'a Arc<CudaDevice>,
+        documents: &'a Streamed<'a, D>,
+        pitch_bytes: usize,
+        rescales: bool,
+    ) -> Staging<'a, D> {
+        let bytes_per_row = documents.bytes_per_row(pitch_bytes);
+        let rows_max = (PIECE_BYTES / bytes_per_row.max(1)).max(1);
+        let (has_scales, has_mask) = documents.beside();
+        let places = Places::new(rows_max, pitch_bytes, has_scales, has_mask);
+        Staging { device, documents, places, rows_max, rescales }
+    }
+
+    /// Whether anything is staged.
+    pub fn is_needed(&self) -> bool {
+        self.documents.bytes_per_row(self.places.pitch_bytes) > 0
+    }
+
+    /// Number of pieces of a chunk.
+    pub fn n_pieces(&self, chunk: &Chunk) -> usize {
+        if self.is_needed() { chunk.rows.len().div_ceil(self.rows_max) } else { 0 }
+    }
+
+    /// The pieces of all chunks, in order.
+    pub fn jobs<'c>(&self, chunks: &'c [Chunk]) -> impl Iterator<Item = Job> + Send + use<'c, D> {
+        let rows_max = self.rows_max;
+        let chunks = if self.is_needed() { chunks } else { &[] };
+        chunks.iter().enumerate().flat_map(move |(number, chunk)| {
+            let end = chunk.rows.end;
+            let starts = chunk.rows.clone().step_by(rows_max);
+            starts.map(move |start| Job { chunk: number, rows: start..end.min(start + rows_max) })
+        })
+    }
+
+    /// Fills pieces until there is nothing left to do, or no thread that collects them.
+    pub fn work(&self, queue: &Mutex<Queue<'_>>, filled: &Sender<Result<Filled>>) {
+        let _sentinel = Sentinel(filled);
+        let mut scratch = Vec::new();
+        loop {
+            let (piece, job) = {
+                let mut queue = lock(queue);
+                let Ok(piece) = queue.idle.recv() else { return };
+                let Some(job) = queue.jobs.next() else { return };
+                (piece, job)
+            };
+            let done = self.fill(piece, job, &mut scratch);
+            if filled.send(done).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Fills a piece with rows and what comes with them.
+    fn fill(&self, mut piece: Piece, job: Job, scratch: &mut Vec<D::Stored>) -> Result<Filled> {
+        let Places { scales_at, mask_at, .. } = self.places;
+        piece.copied.synchronize()?;
+        let pinned = match &mut piece.pinned {
+            Some(pinned) => pinned,
+            none => none.insert(Pinned::new(self.device, self.places.len_bytes)?),
+        };
+        let (rows, rest) = pinned.as_mut_slice().split_at_mut(scales_at);
+        let (scales, mask) = rest.split_at_mut(mask_at - scales_at);
+        if self.places.pitch_bytes > 0 {
+            self.fill_rows(job.rows.clone(), rows, scratch)?;
+        }
+        if let Some(all) = &self.documents.scales {
+            self.documents.check_scales(job.rows.clone())?;
+            let words: &mut [u32] = bytemuck::cast_slice_mut(scales);
+            job.rows.clone().zip(words).for_each(|(row, to)| *to = word(all, row));
+        }
+        if let Some(all) = self.documents.mask {
+            mask[..job.rows.len()].copy_from_slice(&all[job.rows.clone()]);
+        }
+        Ok(Filled { job, piece })
+    }
+
+    /// Writes rows at their pitch.
+    fn fill_rows(
+        &self,
+        rows: Range<usize>,
+        to: &mut [u8],
+        scratch: &mut Vec<D::Stored>,
+    ) -> Result<()> {
+        let (documents, dim) = (self.documents, self.documents.layout.dim());
+        let (row_bytes, pitch_bytes) = (dim * size_of::<D::Stored>(), self.places.pitch_bytes);
+        if row_bytes == pitch_bytes {
+            let to = bytemuck::cast_slice_mut(&mut to[..rows.len() * row_bytes]);
+            documents.fill(rows, to)?;
+            if self.rescales {
+                scale_in_place::<D>(to, dim);
+            }
+            return Ok(());
+        }
+        fill(scratch, rows.len() * dim, bytemuck::Zeroable::zeroed())?;
+        documents.fill(rows, scratch)?;
+        if self.rescales {
+            scale_in_place::<D>(scratch, dim);
+        }
+        stage(to, bytemuck::cast_slice(scratch), row_bytes, pitch_bytes);
+        Ok(())
+    }
+}
+
+impl<'a> Copies<'a> {
+    pub fn new(device: &Arc<CudaDevice>) -> Result<Copies<'a>> {
+        Ok(Copies { stream: CudaStream::for_copies(device)?, borrowed: PhantomData })
+    }
+
+    /// Enqueues the copies of a piece to the slot of its chunk, which begins with row `first_row`.
+    pub fn enqueue(
+        &self,
+        filled: &Filled,
+        first_row: usize,
+        from: &Places,
+        slot: &Slot,
+        to: &Places,
+        (has_scales, has_mask): (bool, bool),
+    ) -> Result<()> {
+        let Filled { job, piece } = filled;
+        let (n, skipped) = (job.rows.len(), job.rows.start - first_row);
+        let Some(pinned) = &piece.pinned else { return Ok(()) };
+        let parts = [
+            (0, 0, from.pitch_bytes),
+            (from.scales_at, to.scales_at, if has_scales { size_of::<u32>() } else { 0 }),
+            (from.mask_at, to.mask_at, usize::from(has_mask)),
+        ];
+        let device = slot.memory.device();
+        let entered = device.enter()?;
+        for (from, to, bytes_per_row) in parts {
+            let (to, len) = (to + skipped * bytes_per_row, n * bytes_per_row);
+            assert!(from + len <= pinned.len_bytes());
+            // SAFETY: the piece has these bytes, as was checked, which stay as they are until
+            // `copied` says that they were read.
+            unsafe { self.copy(slot, to as u64, pinned.as_ptr().wrapping_add(from), len)? };
+        }
+        // SAFETY: the stream is never captured: its handle is not given away.
+        unsafe { piece.copied.record(&entered, self.stream.raw()) }
+    }
+
+    /// Enqueues the copy of rows to the start of a slot.
+    pub fn enqueue_rows(&self, rows: &'a [u8], slot: &Slot) -> Result<()> {
+        // SAFETY: the borrow outlives this, and dropping this waits for the copy.
+        unsafe { self.copy(slot, 0, rows.as_ptr(), rows.len()) }
+    }
+
+    /// # Safety
+    /// `from` must be `len` bytes of host memory that are not written to before the copy is done.
+    unsafe fn copy(&self, slot: &Slot, to: u64, from: *const u8, len: usize) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        assert!(to + len as u64 <= slot.memory.len_bytes());
+        let device = slot.memory.device();
+        let _entered = device.enter()?;
+        // SAFETY: the slot has these bytes, as was checked; the caller's promise.
+        let code = unsafe {
+            raw::cuMemcpyHtoDAsync_v2(
+                slot.memory.address() + to,
+                from.cast(),
+                len,
+                self.stream.raw(),
+            )
+        };
+        device.check("cuMemcpyHtoDAsync", code)
+    }
+}

@@ -1,0 +1,177 @@
+//! Searches over documents that pass by, with the stand-in for the driver: what is allocated, what
+//! is copied to where, and what happens where memory ends. Nothing is computed.
+
+use half::f16;
+use maxsim::format::{Int8, Scales};
+use maxsim::streaming::{Generated, StreamOptions, TokenReader};
+use maxsim::{Device, Error, TokenLayout, Tokens};
+
+use super::stand_in::{ALLOCATIONS, COPIES, in_stand_in};
+
+const DIM: usize = 128;
+
+/// Bytes of a document of ten tokens of f16.
+const DOCUMENT_BYTES: u64 = 10 * DIM as u64 * 2;
+
+fn device() -> Device {
+    Device::cuda(0).expect("the stand-in's device")
+}
+
+fn numbers(n: usize) -> Vec<f16> {
+    (0..n).map(|i| f16::from_bits((i * 2654435761 % 30000) as u16)).collect()
+}
+
+/// A search of generated documents in chunks of `at_once`.
+fn search(device: &Device, n: usize, at_once: u64) -> maxsim::Result<()> {
+    let query = numbers(32 * DIM);
+    let query = Tokens::padded(&query, 1, 32, DIM)?;
+    let layout = TokenLayout::padded(n, 10, DIM)?;
+    let fill = |rows: std::ops::Range<usize>, to: &mut [f16]| {
+        for (row, to) in rows.zip(to.chunks_exact_mut(DIM)) {
+            to.fill(f16::from_bits(row as u16 % 30000));
+        }
+        Ok(())
+    };
+    let source = Generated::<f16, _>::new(layout, fill);
+    let options = StreamOptions::default().buffer_bytes(at_once * DOCUMENT_BYTES).threads(2);
+    let found = device.search_stream(&query, &source, 10, &options)?;
+    assert_eq!(found.n_chunks as u64, (n as u64).div_ceil(at_once));
+    assert_eq!(found.bytes, n as u64 * DOCUMENT_BYTES);
+    Ok(())
+}
+
+/// Chunks allocate nothing, and take turns in three buffers.
+#[test]
+fn ten_times_the_documents_take_the_same_memory() {
+    in_stand_in("streaming::ten_times_the_documents_take_the_same_memory", |driver| {
+        let device = device();
+        search(&device, 2000, 50).expect("a search");
+        let [(few, few_copies), (many, many_copies)] = [2000, 20_000].map(|n| {
+            driver.clear();
+            search(&device, n, 50).expect("a search");
+            (driver.count(ALLOCATIONS), driver.count(COPIES))
+        });
+        assert!(many <= few + 8, "{few} allocations of 40 chunks, {many} of 400");
+        assert!(many_copies > 5 * few_copies);
+    });
+}
+
+/// Rows at their pitch, scales and masks of each of three chunks are where the device has memory.
+/// (Small buffers are kept for the next call.)
+#[test]
+fn rows_scales_and_masks_reach_the_device() {
+    in_stand_in("streaming::rows_scales_and_masks_reach_the_device", |driver| {
+        let device = device();
+        let (n, len, dim) = (30, 7, 100);
+        let codes: Vec<i8> = (0..n * len * dim).map(|i| (i * 7919 % 255) as i8).collect();
+        let scales: Vec<f32> = (0..n * len).map(|row| 1.0 + row as f32 / 512.0).collect();
+        let mask: Vec<u8> = (0..n * len).map(|row| (row * 31 % 5) as u8).collect();
+        let layout = TokenLayout::padded(n, len, dim).expect("a layout");
+        let source = Generated::<Int8, _>::new(layout, |rows, to| {
+            to.copy_from_slice(&codes[rows.start * dim..rows.end * dim]);
+            Ok(())
+        });
+        let source = source.with_mask(&mask[..]).with_scales(Scales::F32(scales[..].into()));
+        let query = vec![1.0f32; 3 * dim];
+        let query = Tokens::padded(&query, 1, 3, dim).expect("a query");
+        let query = query.quantize::<Int8>(Default::default()).expect("codes");
+        // Codes at a pitch of 112 bytes, the word of a scale, a byte of the mask.
+        let bytes_per_document = len as u64 * (112 + 4 + 1);
+        let options = StreamOptions::default().buffer_bytes(10 * bytes_per_document);
+        let found = device.search_stream(&query, &source, 5, &options).expect("a search");
+        assert_eq!(found.n_chunks, 3);
+        for chunk in 0..3 {
+            let rows = chunk * 10 * len..(chunk + 1) * 10 * len;
+            let mut pitched = Vec::new();
+            for row in rows.clone() {
+                pitched.extend(codes[row * dim..][..dim].iter().map(|&code| code as u8));
+                pitched.extend([0; 12]);
+            }
+            assert!(driver.holds(&pitched), "rows of chunk {chunk}");
+            let words: Vec<u8> =
+                scales[rows.clone()].iter().flat_map(|scale| scale.to_le_bytes()).collect();
+            assert!(driver.holds(&words), "scales of chunk {chunk}");
+            assert!(driver.holds(&mask[rows]), "mask of chunk {chunk}");
+            pitched[3] ^= 1;
+            assert!(!driver.holds(&pitched), "the stand-in looks at all bytes");
+        }
+    });
+}
+
+/// Page-locked rows are copied as they lie, a chunk at a time: no thread stages them.
+#[test]
+fn page_locked_rows_are_copied_at_once() {
+    in_stand_in("streaming::page_locked_rows_are_copied_at_once", |driver| {
+        let device = device();
+        let n = 60;
+        let mut rows = device.page_locked::<f16>(n * 10 * DIM).expect("memory");
+        rows.copy_from_slice(&numbers(n * 10 * DIM));
+        let pageable = rows.to_vec();
+        let query = numbers(32 * DIM);
+        let query = Tokens::padded(&query, 1, 32, DIM).expect("a query");
+        let options = StreamOptions::default().buffer_bytes(20 * DOCUMENT_BYTES).threads(1);
+        let [locked, staged] = [&rows[..], &pageable].map(|rows| {
+            let documents = Tokens::padded(rows, n, 10, DIM).expect("documents");
+            let _ = device.search_stream(&query, &documents, 5, &options).expect("a search");
+            driver.clear();
+            let found = device.search_stream(&query, &documents, 5, &options);
+            assert_eq!(found.expect("a search").n_chunks, 3);
+            for chunk in rows.chunks(20 * 10 * DIM) {
+                assert!(driver.holds(bytemuck::cast_slice(chunk)));
+            }
+            driver.count(ALLOCATIONS)
+        });
+        assert!(staged > locked, "pieces are made where they are needed alone");
+    });
+}
+
+/// A device that has no room for the second buffer says so, keeps nothing, and works again.
+#[test]
+fn a_device_without_room_for_the_second_buffer() {
+    in_stand_in("streaming::a_device_without_room_for_the_second_buffer", |driver| {
+        let device = device();
+        search(&device, 3000, 1000).expect("a search");
+        let before = driver.used_bytes();
+        let buffer = 1000 * DOCUMENT_BYTES;
+        driver.set_memory(before + buffer + buffer / 2);
+        match search(&device, 3000, 1000) {
+            Err(Error::DeviceMemory { requested_bytes, free_bytes }) => {
+                assert_eq!(requested_bytes, buffer);
+                assert!(free_bytes.is_some_and(|free| free < buffer));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(driver.used_bytes() <= before, "nothing stays");
+        // Smaller buffers fit, and so do these when there is memory again.
+        search(&device, 3000, 100).expect("a search");
+        driver.set_memory(80 << 30);
+        search(&device, 3000, 1000).expect("a search");
+    });
+}
+
+/// Nothing stays of a search whose source fails in the middle, whatever its copies are doing.
+#[test]
+fn a_truncated_file_in_the_middle_of_a_stream() {
+    in_stand_in("streaming::a_truncated_file_in_the_middle_of_a_stream", |driver| {
+        let device = device();
+        driver.slow_copies(true);
+        search(&device, 300, 10).expect("a search");
+        let path = std::env::temp_dir().join(format!("maxsim-driver-{}", std::process::id()));
+        std::fs::write(&path, vec![0; 155 * DOCUMENT_BYTES as usize]).expect("a file");
+        let layout = TokenLayout::padded(300, 10, DIM).expect("a layout");
+        let source = TokenReader::<f16>::open(&path, 0, layout).expect("a reader");
+        let query = numbers(32 * DIM);
+        let query = Tokens::padded(&query, 1, 32, DIM).expect("a query");
+        let options = StreamOptions::default().buffer_bytes(10 * DOCUMENT_BYTES).threads(3);
+        let before = driver.used_bytes();
+        for _ in 0..20 {
+            match device.search_stream(&query, &source, 5, &options) {
+                Err(Error::Source { first_row, .. }) => assert!(first_row >= 1500),
+                other => panic!("{other:?}"),
+            }
+            search(&device, 300, 10).expect("a search");
+        }
+        assert!(driver.used_bytes() <= before + (1 << 20));
+        std::fs::remove_file(&path).expect("the file");
+    });
+}
