@@ -24,6 +24,8 @@ GROUPS = {
     "selection": ("resident", "selection"),
     "proven": ("proven", "proven"),
     "recall": ("proven", "recall"),
+    "pinned": ("streamed", "pinned"),
+    "cached": ("streamed", "cached"),
     "devices": ("devices", "devices"),
     "campaign": ("campaign", "campaign"),
 }
@@ -40,6 +42,7 @@ PROTOCOL = (
 def add_options(add):
     """Adds the options that are this program's alone."""
     add("--campaign", help="folder of an H100's forward.json and compressed.json, not committed")
+    add("--folder", help="where files are made, on a disk; the system's for such files by default")
 
 
 PROGRAM = Program(

@@ -7,6 +7,7 @@ use maxsim::format::{AnyDeviceTokens, Element, Int8, RawRows, with_element};
 use maxsim::plan::Plan;
 use maxsim::search::{CoarseCodes, PreparedRescore};
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
+use maxsim::streaming::PageLocked;
 use maxsim::training::{DeviceGradScores, DeviceGradients, PreparedBackward};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout};
 
@@ -36,6 +37,8 @@ pub enum Object {
     Selection(Selection),
     /// Documents that are searched by way of codes.
     Corpus(Corpus),
+    /// Memory of the host that is not paged out.
+    PageLocked(PageLocked<f16>),
     /// Gradients of scores, and of tokens.
     Gradients(DeviceGradScores, DeviceGradients),
 }
@@ -53,6 +56,7 @@ impl Object {
             Object::Backward(_) => "a gradient's work",
             Object::Selection(_) => "a selection",
             Object::Corpus(_) => "a corpus",
+            Object::PageLocked(_) => "page-locked memory",
             Object::Gradients(..) => "gradients",
         }
     }

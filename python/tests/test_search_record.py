@@ -102,6 +102,20 @@ def test_by_way_of_codes(tmp_path: Path) -> None:
     assert "fast-plaid" in found or "fast_plaid" in recall["peers"]["fast-plaid"]
 
 
+def test_streamed(tmp_path: Path) -> None:
+    rows = list(measured(tmp_path, "pinned", "cached").values())
+    assert len(rows) == 4
+    pinned, many, compressed, cached = rows
+    for row in rows:
+        assert row["ours"] is not None, (row["case"], row.get("why"))
+        assert row["documents_per_s"] == pytest.approx(60 / row["ours"], rel=1e-3)
+    for row in (pinned, cached):
+        assert row["peer"] == "flash-maxsim, loop over pageable memory"
+        assert row["of_limit"] == pytest.approx(row["limit"] / row["ours"], rel=1e-3)
+    assert many["x_one_query_pages"] > 1 and many["of_resident"] > 0
+    assert compressed["x_f16_int8"] > 0 and compressed["recall_of_f16"] >= 0.8
+
+
 def test_several_devices(tmp_path: Path) -> None:
     (row,) = measured(tmp_path, "devices").values()
     assert row["x_one_of_2"] > 0 and row["x_one_of_4"] > 0, row.get("why")

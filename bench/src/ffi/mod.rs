@@ -11,6 +11,7 @@ mod backward;
 mod handle;
 mod score;
 mod search;
+mod streaming;
 mod tokens;
 mod top_k;
 
@@ -26,6 +27,7 @@ pub use self::backward::*;
 use self::handle::get;
 pub use self::score::*;
 pub use self::search::*;
+pub use self::streaming::*;
 pub use self::tokens::*;
 pub use self::top_k::*;
 pub use crate::object::Object;

@@ -54,7 +54,7 @@ impl Drop for Corpus {
 ///
 /// # Safety
 /// The memory must be readable as long as the tokens live.
-unsafe fn half_tokens<'a>(address: u64, layout: TokenLayout) -> Result<Tokens<'a, f16>> {
+pub(super) unsafe fn half_tokens<'a>(address: u64, layout: TokenLayout) -> Result<Tokens<'a, f16>> {
     // SAFETY: the caller's promise.
     unsafe { host_tokens::<f16>(Place { element: "f16", address, layout, mask: 0 }) }
 }

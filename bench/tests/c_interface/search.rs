@@ -1,10 +1,11 @@
 //! Searches from queries of host memory to ids there.
 
+use std::ffi::CStr;
 use std::ptr;
 
 use maxsim_bench::ffi::*;
 
-use super::{DIM, ROWS, address, last_error};
+use super::{DIM, ROWS, address, last_error, quantized};
 
 #[test]
 fn searches_from_queries_to_ids() {
@@ -76,6 +77,56 @@ fn searches_from_queries_to_ids() {
         assert_eq!(search(plain, 1), -1);
         assert!(last_error().contains("expected a corpus, found tokens"), "{}", last_error());
         for object in [corpus, plain, device] {
+            maxsim_bench_free(object);
+        }
+    }
+}
+
+#[test]
+fn documents_of_host_memory_are_searched_as_those_of_a_device() {
+    let rows = ROWS.map(half::f16::from_f32);
+    let (query, documents) = rows.split_at(2 * DIM);
+    // SAFETY: live handles, and memory that outlives them.
+    unsafe {
+        let (device, dim) = (maxsim_bench_open(-1), DIM as u64);
+        let memory = maxsim_bench_page_locked(device, size_of_val(documents) as u64);
+        let mut at = 0;
+        assert_eq!(maxsim_bench_address(memory, &mut at), 0, "{}", last_error());
+        let to: *mut half::f16 = ptr::with_exposed_provenance_mut(at as usize);
+        ptr::copy(documents.as_ptr(), to, documents.len());
+
+        let (mut ids, mut best) = ([0i64; 2], [0f32; 2]);
+        let places = [ids.as_mut_ptr().expose_provenance(), best.as_mut_ptr().expose_provenance()];
+        let [ids_at, best_at] = places.map(|place| place as u64);
+        let stream = |format: &CStr, rows: u64, scales: u64| {
+            let (format, query) = (format.as_ptr(), address(query));
+            maxsim_bench_search_stream(
+                device, format, rows, scales, dim, 3, 1, query, 1, 2, 2, 8, 1, ids_at, best_at,
+            )
+        };
+        assert_eq!(stream(c"f16", at, 0), 0, "{}", last_error());
+        let found = (ids, best);
+        let plain = maxsim_bench_tokens(device, c"f16".as_ptr(), at, dim, 3, 1, ptr::null(), 0);
+        assert_eq!(maxsim_bench_rank(plain, address(query), dim, 1, 2, 2, ids_at, best_at), 0);
+        assert_eq!(found, (ids, best));
+
+        // The codes of the same rows.
+        let codes = quantized(c"int8", 2, 3, 1);
+        let (mut stored, mut scales) = ([0i8; 3 * DIM], [0f32; 3]);
+        let places =
+            [stored.as_mut_ptr().expose_provenance(), scales.as_mut_ptr().expose_provenance()];
+        let [stored_at, scales_at] = places.map(|place| place as u64);
+        assert_eq!(maxsim_bench_codes(codes, stored_at, scales_at, 0), 0);
+        let scales = scales.map(half::f16::from_f32);
+        assert_eq!(stream(c"int8", stored_at, address(&scales)), 0, "{}", last_error());
+        assert_eq!(ids, found.0);
+        assert!((best[0] - found.1[0]).abs() < 0.02 && best != found.1, "{best:?} {found:?}");
+
+        assert_eq!(stream(c"fp4", at, 0), -1);
+        assert!(last_error().contains("fp4"), "{}", last_error());
+        assert_eq!(maxsim_bench_address(plain, &mut at), -1);
+        assert!(last_error().contains("page-locked memory"), "{}", last_error());
+        for object in [codes, plain, memory, device] {
             maxsim_bench_free(object);
         }
     }

@@ -1,0 +1,128 @@
+//! Searches over documents that stay in host memory.
+
+use std::ffi::c_char;
+
+use half::f16;
+use maxsim::format::{Int8, ScaleType, Scales};
+use maxsim::streaming::{StreamFound, StreamOptions};
+use maxsim::{Device, TokenLayout, Tokens};
+
+use super::handle::{get, layout, string, wrong};
+use super::search::half_tokens;
+use super::top_k::copy_rankings;
+use super::{done, made};
+use crate::object::{Object, Result, host_slice, text};
+
+/// Page-locked host memory of so many bytes, for the rows of [`maxsim_bench_search_stream`]. Null
+/// for an error.
+///
+/// # Safety
+/// `device` must be a live handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn maxsim_bench_page_locked(
+    device: *const Object,
+    n_bytes: u64,
+) -> *mut Object {
+    // SAFETY: the caller's promises.
+    made(|| unsafe {
+        let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
+        let memory = device.page_locked::<f16>(n_bytes.div_ceil(2) as usize);
+        Ok(Object::PageLocked(memory.map_err(text)?))
+    })
+}
+
+/// Writes the host address of page-locked memory, which is valid until the memory is freed; 0, or
+/// -1 for an error.
+///
+/// # Safety
+/// The handle must live and be in use nowhere else; `to` must be writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn maxsim_bench_address(memory: *mut Object, to: *mut u64) -> i32 {
+    // SAFETY: the caller's promises.
+    done(|| unsafe {
+        match memory.as_mut() {
+            Some(Object::PageLocked(memory)) => {
+                to.write(memory.as_mut_ptr().expose_provenance() as u64);
+                Ok(())
+            }
+            _ => wrong("page-locked memory", memory),
+        }
+    })
+}
+
+/// Ranks documents `[n, len, dim]` of host memory for f16 queries `[n_queries, query_len, dim]` at
+/// a host address, reading each document once. Documents of `format` f16 are elements at `rows`;
+/// those of `int8` are codes there, with an f16 scale per row at `scales`. `buffer_bytes` and
+/// `n_threads` are the library's for 0. Writes to host addresses as
+/// [`maxsim_bench_best`](super::maxsim_bench_best) does; 0, or -1 for an error.
+///
+/// # Safety
+/// `device` must be a live handle, `format` a C string; the memory must be readable and writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn maxsim_bench_search_stream(
+    device: *const Object,
+    format: *const c_char,
+    rows: u64,
+    scales: u64,
+    dim: u64,
+    n: u64,
+    len: u64,
+    queries: u64,
+    n_queries: u64,
+    query_len: u64,
+    k: u64,
+    buffer_bytes: u64,
+    n_threads: u64,
+    ids: u64,
+    scores: u64,
+) -> i32 {
+    // SAFETY: the caller's promises.
+    done(|| unsafe {
+        let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
+        let queries = half_tokens(queries, layout(dim, n_queries, query_len, std::ptr::null())?)?;
+        let layout = layout(dim, n, len, std::ptr::null())?;
+        let given = |value: u64| (value != 0).then_some(value);
+        let options = StreamOptions::default()
+            .buffer_bytes(given(buffer_bytes))
+            .threads(given(n_threads).map(|n| n as usize));
+        let k = k as usize;
+        let found = match string(format)? {
+            "f16" => {
+                let documents = half_tokens(rows, layout)?;
+                device.search_stream(&queries, &documents, k, &options).map_err(text)?
+            }
+            "int8" => {
+                let documents = codes_at(rows, scales, layout)?;
+                search_codes(device, &queries, &documents, k, &options)?
+            }
+            other => return Err(format!("format {other}: expected f16 or int8")),
+        };
+        let rankings = found.rankings.iter();
+        let rankings = rankings.map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
+        copy_rankings(rankings, k, ids, scores)
+    })
+}
+
+/// Codes and f16 scales at host addresses.
+///
+/// # Safety
+/// The memory must be readable as long as the tokens live.
+unsafe fn codes_at<'a>(rows: u64, scales: u64, layout: TokenLayout) -> Result<Tokens<'a, Int8>> {
+    // SAFETY: the caller's promise: this many codes and scales.
+    let (codes, scales) = unsafe {
+        let codes = host_slice::<i8>(rows, layout.rows() * layout.dim())?;
+        (codes, host_slice::<f16>(scales, layout.rows())?)
+    };
+    Tokens::from_codes(codes, Scales::F16(scales.into()), layout).map_err(text)
+}
+
+fn search_codes(
+    device: &Device,
+    queries: &Tokens<'_, f16>,
+    documents: &Tokens<'_, Int8>,
+    k: usize,
+    options: &StreamOptions,
+) -> Result<StreamFound> {
+    let queries = queries.quantize::<Int8>(ScaleType::F32).map_err(text)?;
+    device.search_stream(&queries, documents, k, options).map_err(text)
+}
