@@ -38,6 +38,7 @@ SIGNATURES = {
     "page_locked": (HANDLE, [HANDLE, WORD]),
     "address": (ctypes.c_int32, [HANDLE, ctypes.POINTER(WORD)]),
     "search_stream": (ctypes.c_int32, [HANDLE, TEXT] + [WORD] * 13),
+    "search_file": (ctypes.c_int32, [HANDLE, TEXT] + [WORD] * 11),
     "rank_shards": (ctypes.c_int32, [ctypes.POINTER(HANDLE), ctypes.POINTER(WORD)] + [WORD] * 8),
     "rank": (ctypes.c_int32, [HANDLE] + [WORD] * 7),
     "prepare_backward": (HANDLE, [HANDLE, TEXT]),

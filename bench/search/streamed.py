@@ -75,6 +75,20 @@ class Corpus:
 
         return call
 
+    def from_file(self, path, queries, is_direct, threads=0):
+        """A search of all documents in a file of them."""
+        found = searches.Found(len(queries), min(K, self.n))
+        device = self.bench.device
+        shape = (self.dim, self.n, self.length)
+        to_find = (queries.data_ptr(), len(queries), queries.shape[1], found.ids.shape[1])
+        arguments = (str(path).encode(), int(is_direct), *shape, *to_find, threads)
+
+        def call():
+            device("search_file", device.handle, *arguments, *found.addresses())
+            return found
+
+        return call
+
     def expected(self, queries):
         """The ranking of the library's searches of a block after the other on the device."""
         best = []
@@ -335,9 +349,16 @@ def cached_row(w, goal, path):
     by_threads = world.figures(tried)
     n_threads = min(by_threads, key=by_threads.get)
     peers, bad = loops(w, corpus, queries, corpus.rows)
-    times, link = corpus.seconds({"maxsim": calls[n_threads]} | peers)
+    read = {
+        name: corpus.from_file(path, queries, is_direct, n_threads)
+        for name, is_direct in (("page cache", False), ("past the page cache", True))
+    }
+    read, not_read = w.working(read, lambda _, found: check(found, expected))
+    times, link = corpus.seconds({"maxsim": calls[n_threads]} | peers | read)
+    of_file = world.figures({name: times.pop(name) for name in read}) | not_read
     return stream_row(
         goals.CACHED, goal, corpus, times, bad, link, device_bytes(w, calls[n_threads]),
         threads=n_threads or "as the library chooses",
         seconds_by_threads={str(n): s for n, s in by_threads.items()},
+        seconds_of_reads=of_file,
     )  # fmt: skip

@@ -112,6 +112,7 @@ def test_streamed(tmp_path: Path) -> None:
     for row in (pinned, cached):
         assert row["peer"] == "flash-maxsim, loop over pageable memory"
         assert row["of_limit"] == pytest.approx(row["limit"] / row["ours"], rel=1e-3)
+    assert cached["seconds_of_reads"]["page cache"] > 0
     assert many["x_one_query_pages"] > 1 and many["of_resident"] > 0
     assert compressed["x_f16_int8"] > 0 and compressed["recall_of_f16"] >= 0.8
 

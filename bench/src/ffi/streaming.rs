@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use half::f16;
 use maxsim::format::{Int8, ScaleType, Scales};
-use maxsim::streaming::{StreamFound, StreamOptions};
+use maxsim::streaming::{StreamFound, StreamOptions, TokenReader};
 use maxsim::{Device, TokenLayout, Tokens};
 
 use super::handle::{get, layout, string, wrong};
@@ -81,10 +81,7 @@ pub unsafe extern "C" fn maxsim_bench_search_stream(
         let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
         let queries = half_tokens(queries, layout(dim, n_queries, query_len, std::ptr::null())?)?;
         let layout = layout(dim, n, len, std::ptr::null())?;
-        let given = |value: u64| (value != 0).then_some(value);
-        let options = StreamOptions::default()
-            .buffer_bytes(given(buffer_bytes))
-            .threads(given(n_threads).map(|n| n as usize));
+        let options = options(buffer_bytes, n_threads);
         let k = k as usize;
         let found = match string(format)? {
             "f16" => {
@@ -97,10 +94,62 @@ pub unsafe extern "C" fn maxsim_bench_search_stream(
             }
             other => return Err(format!("format {other}: expected f16 or int8")),
         };
-        let rankings = found.rankings.iter();
-        let rankings = rankings.map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
-        copy_rankings(rankings, k, ids, scores)
+        copy_found(&found, k, ids, scores)
     })
+}
+
+/// Ranks f16 documents `[n, len, dim]` of a file, whose rows begin at its first byte, as
+/// [`maxsim_bench_search_stream`] ranks those of host memory; `is_direct` (0 or 1): past the page
+/// cache. 0, or -1 for an error.
+///
+/// # Safety
+/// `device` must be a live handle, `path` a C string; the memory must be readable and writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn maxsim_bench_search_file(
+    device: *const Object,
+    path: *const c_char,
+    is_direct: u64,
+    dim: u64,
+    n: u64,
+    len: u64,
+    queries: u64,
+    n_queries: u64,
+    query_len: u64,
+    k: u64,
+    n_threads: u64,
+    ids: u64,
+    scores: u64,
+) -> i32 {
+    // SAFETY: the caller's promises.
+    done(|| unsafe {
+        let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
+        let queries = half_tokens(queries, layout(dim, n_queries, query_len, std::ptr::null())?)?;
+        let (path, layout) = (string(path)?, layout(dim, n, len, std::ptr::null())?);
+        let documents = match is_direct {
+            0 => TokenReader::<f16>::open(path, 0, layout),
+            _ => TokenReader::<f16>::open_direct(path, 0, layout),
+        };
+        let documents = documents.map_err(|error| format!("{path}: {error}"))?;
+        let (k, options) = (k as usize, options(0, n_threads));
+        let found = device.search_stream(&queries, &documents, k, &options).map_err(text)?;
+        copy_found(&found, k, ids, scores)
+    })
+}
+
+/// Options of a search; the library's for 0.
+fn options(buffer_bytes: u64, n_threads: u64) -> StreamOptions {
+    let given = |value: u64| (value != 0).then_some(value);
+    let n_threads = given(n_threads).map(|n| n as usize);
+    StreamOptions::default().buffer_bytes(given(buffer_bytes)).threads(n_threads)
+}
+
+/// # Safety
+/// The memory must be writable.
+unsafe fn copy_found(found: &StreamFound, k: usize, ids: u64, scores: u64) -> Result<()> {
+    let rankings = found.rankings.iter();
+    let rankings = rankings.map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
+    // SAFETY: the caller's promise.
+    unsafe { copy_rankings(rankings, k, ids, scores) }
 }
 
 /// Codes and f16 scales at host addresses.

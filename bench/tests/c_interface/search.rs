@@ -1,6 +1,6 @@
 //! Searches from queries of host memory to ids there.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::ptr;
 
 use maxsim_bench::ffi::*;
@@ -109,6 +109,36 @@ fn documents_of_host_memory_are_searched_as_those_of_a_device() {
         let plain = maxsim_bench_tokens(device, c"f16".as_ptr(), at, dim, 3, 1, ptr::null(), 0);
         assert_eq!(maxsim_bench_rank(plain, address(query), dim, 1, 2, 2, ids_at, best_at), 0);
         assert_eq!(found, (ids, best));
+
+        // The same rows in a file.
+        let name = format!("maxsim-bench-rows-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, bytemuck::cast_slice::<_, u8>(documents)).unwrap();
+        let file = |path: &CStr| {
+            let query = address(query);
+            maxsim_bench_search_file(
+                device,
+                path.as_ptr(),
+                0,
+                dim,
+                3,
+                1,
+                query,
+                1,
+                2,
+                2,
+                2,
+                ids_at,
+                best_at,
+            )
+        };
+        (ids, best) = ([0; 2], [0.0; 2]);
+        let c_path = CString::new(path.to_str().unwrap()).unwrap();
+        assert_eq!(file(&c_path), 0, "{}", last_error());
+        assert_eq!(found, (ids, best));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(file(&c_path), -1);
+        assert!(last_error().contains(path.to_str().unwrap()), "{}", last_error());
 
         // The codes of the same rows.
         let codes = quantized(c"int8", 2, 3, 1);
