@@ -12,6 +12,7 @@ use maxsim::residual::BitOrder;
 
 use crate::judging::JudgingArgs;
 use crate::rank::explain;
+use crate::selection::SelectionArgs;
 
 mod files;
 
@@ -248,6 +249,10 @@ pub struct RankArgs {
     /// Judgements, and the ids that they are written with.
     #[command(flatten)]
     pub judging: JudgingArgs,
+
+    /// Documents that are ranked.
+    #[command(flatten)]
+    pub selection: SelectionArgs,
 
     /// What token files do not say themselves.
     #[command(flatten)]

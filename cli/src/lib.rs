@@ -17,6 +17,7 @@ pub mod provenance;
 pub mod quantize;
 pub mod rank;
 pub mod residual;
+pub mod selection;
 pub mod texts;
 pub mod threads;
 pub mod usage;

@@ -1,6 +1,7 @@
 //! Files of token embeddings, as the library reads them ([`maxsim::files`]), with the options and
 //! messages of this tool.
 
+mod items;
 mod options;
 mod words;
 
@@ -8,11 +9,13 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
-use maxsim::format::{Element, Quantized, with_format};
+use anyhow::Result;
+use maxsim::format::{Element, Quantized};
 use maxsim::{AnyTokens, TokenLayout, Tokens, files};
 
 use crate::judging::ids::{Ids, Side};
+pub use items::Items;
+pub(crate) use items::codes as codes_of_items;
 pub(crate) use maxsim::files::{Change, settle};
 pub use maxsim::files::{Contents, FileFormat as Format, ScalesPlace};
 pub use options::{InputOptions, Reading, TrailingZeros};
@@ -44,11 +47,15 @@ pub(crate) trait ReadItems<'a>: Copy {
     /// # Errors
     /// The errors of the typed readers, and for residual-compressed tokens.
     fn any_tokens(self, items: Range<usize>) -> Result<AnyTokens<'a>> {
-        with_format!(self.file().contents().format, {
-            element T => Ok(self.elements_of::<T>(items)?.into()),
-            codes F => Ok(self.codes_of::<F>(items)?.into()),
-            other => bail!("{other} embeddings are not read row by row"),
-        })
+        self.any_items(&Items::Range(items))
+    }
+
+    /// Some items, in the format that the file has. Those that do not follow each other are copied.
+    ///
+    /// # Errors
+    /// As [`ReadItems::any_tokens`].
+    fn any_items(self, items: &Items<'_>) -> Result<AnyTokens<'a>> {
+        items::any(self, items)
     }
 }
 

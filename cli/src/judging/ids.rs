@@ -115,19 +115,10 @@ impl Ids {
     /// Reads a file of one id per line, or of one JSON object per line with `id` or `_id`, and
     /// for queries optionally their `text`.
     pub fn open(path: &Path, side: Side, n_items: usize) -> Result<Ids> {
-        let mut names = Collected::default();
-        let (mut objects, mut texts) = (None, HashMap::new());
-        jsonl::lines(path, |number, line| {
-            if *objects.get_or_insert_with(|| jsonl::is_object(line)) {
-                let line: Line = jsonl::parse(line, EXAMPLE)?;
-                if let (Side::Queries, Some(text)) = (side, &line.text) {
-                    texts.insert(names.len(), beginning(text, TEXT_CHARS));
-                }
-                return names.push(&line.id.text, number);
-            }
-            let id = std::str::from_utf8(line).context("not UTF-8 text")?.trim();
-            if objects == Some(false) && jsonl::is_object(line) {
-                bail!("a JSON object, where the lines before are ids");
+        let (mut names, mut texts) = (Collected::default(), HashMap::new());
+        lines(path, |number, id, text| {
+            if let (Side::Queries, Some(text)) = (side, text) {
+                texts.insert(names.len(), beginning(text, TEXT_CHARS));
             }
             names.push(id, number)
         })?;
@@ -302,6 +293,45 @@ impl Named {
             Source::Tokens(_) => format!("item {item}"),
         }
     }
+}
+
+/// Reads a file of one id per line, or of one JSON object per line with `id` or `_id`: `take` gets
+/// the number of the line, the id, and the object's `text`.
+pub(crate) fn lines(
+    path: &Path,
+    mut take: impl FnMut(u64, &str, Option<&str>) -> Result<()>,
+) -> Result<()> {
+    let mut objects = None;
+    jsonl::lines(path, |number, line| {
+        if *objects.get_or_insert_with(|| jsonl::is_object(line)) {
+            let line: Line = jsonl::parse(line, EXAMPLE)?;
+            return take(number, &line.id.text, line.text.as_deref());
+        }
+        let id = std::str::from_utf8(line).context("not UTF-8 text")?.trim();
+        if objects == Some(false) && jsonl::is_object(line) {
+            bail!("a JSON object, where the lines before are ids");
+        }
+        take(number, id, None)
+    })
+}
+
+/// Warns that ids of a file are read as item numbers, where its form could mean something else.
+pub(crate) fn number_warning(
+    file: &str,
+    form: &str,
+    queries: &Ids,
+    documents: &Ids,
+) -> Option<String> {
+    let sides = match (queries.are_names(), documents.are_names()) {
+        (true, true) => return None,
+        (true, false) => "ids of documents",
+        (false, true) => "ids of queries",
+        (false, false) => "ids",
+    };
+    Some(format!(
+        "{file} ({form}): {sides} are read as item numbers, from 0, because the token files have \
+         no ids; use --query-ids and --document-ids to give them"
+    ))
 }
 
 /// Collects names, line by line.

@@ -49,7 +49,7 @@ impl Destination {
         let Some(path) = &args.output else { return Ok(Destination::Stdout) };
         let inputs = [&args.queries, &args.documents].into_iter();
         let inputs = inputs.chain(&args.texts).chain(args.judging.inputs()).chain(&args.screen);
-        let inputs = inputs.chain(args.files.inputs());
+        let inputs = inputs.chain(args.files.inputs()).chain(args.selection.inputs());
         Destination::of(path, inputs).with_context(|| format!("--output {}", path.display()))
     }
 

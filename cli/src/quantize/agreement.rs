@@ -14,6 +14,7 @@ use crate::judging::qrels::Qrels;
 use crate::progress::progress_bar;
 use crate::rank::queries::scales as query_scales;
 use crate::rank::stream::{self, Request, check_numbers};
+use crate::selection::Selected;
 
 /// Scores that are held at once, before and after: 128 MB each.
 const N_SCORES: usize = 1 << 25;
@@ -84,6 +85,7 @@ pub(super) fn measure(
             let request = Request {
                 queries,
                 documents,
+                selected: &Selected::All,
                 // Both by the same engine: what differs is what the tokens are stored as. The
                 // CPU has one for every format.
                 device: &Device::cpu(),
@@ -113,7 +115,9 @@ fn all_scores(request: &Request<'_>, queries: Range<usize>) -> Result<Vec<f32>> 
     stream::scores(request, queries.clone(), |items, scores| {
         check_numbers(scores, queries.start, items, false)?;
         let rows = all.chunks_exact_mut(n_documents).zip(scores.chunks_exact(items.len()));
-        rows.for_each(|(row, scores)| row[items.clone()].copy_from_slice(scores));
+        rows.for_each(|(row, scores)| {
+            items.iter().zip(scores).for_each(|(document, &score)| row[document] = score);
+        });
         Ok(())
     })?;
     Ok(all)

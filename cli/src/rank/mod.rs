@@ -1,8 +1,10 @@
 //! `maxsim rank`: files in, a ranking out.
 
 pub(crate) mod explain;
+mod pairs;
 pub mod queries;
 pub mod screen;
+mod sides;
 pub mod stream;
 
 use std::io::Write;
@@ -25,7 +27,8 @@ use crate::judging::metrics::{self, Metrics};
 use crate::judging::qrels::Qrels;
 use crate::output::{self, Destination, Results};
 use crate::progress::progress_bar;
-use crate::provenance;
+use crate::provenance::{self, Proof};
+use crate::selection::Selected;
 use crate::texts::{Keep, counted, printable};
 
 /// Runs the command.
@@ -51,6 +54,8 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     };
     let ids = [queries.ids(Side::Queries)?, document_file.ids(documents.n_items())?];
     let judging = judging(args, ids, screen.as_ref())?;
+    let (selected, of_selection) =
+        Selected::open(&args.selection, &judging.queries, &judging.documents)?;
     let scanned = match (&screen, &documents) {
         (Some(file), _) => Some(file),
         (None, Documents::Tokens(file)) => Some(*file),
@@ -61,11 +66,13 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         None => ScaleType::default(),
     };
     let device = opened(args, &queries, scanned)?;
-    let progress = progress_bar(queries.n_items() * documents.n_items(), "pairs");
+    let n_pairs = selected.n_pairs(queries.n_items(), documents.n_items());
+    let progress = progress_bar(n_pairs, "pairs");
     let started = Instant::now();
     let request = Request {
         queries: &queries,
         documents: &documents,
+        selected: &selected,
         device: &device,
         options: &ScoreOptions::default()
             .allow_tf32(args.allow_tf32)
@@ -78,19 +85,9 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         chunk_bytes: args.chunk_bytes,
         progress: &progress,
     };
-    let outcome = match screen.as_ref().zip(proof) {
-        Some((screen, proof)) => screen::rank(&request, screen, proof, search(args)),
-        None => stream::rank(&request),
-    };
+    let outcome = outcome(&request, args, screen.as_ref().zip(proof));
     progress.finish_and_clear();
-    let outcome = outcome.map_err(|error| {
-        let file = match &documents {
-            Documents::Tokens(file) => Some(*file),
-            Documents::Residual(_) => None,
-        };
-        let files: Vec<&TokenFile> = file.into_iter().chain(&screen).collect();
-        explain::scoring(error, &queries, &args.documents, &files)
-    })?;
+    let outcome = outcome?;
     let elapsed = started.elapsed();
     queries.check_unchanged(Change::Content)?;
     document_file.check_unchanged(Change::Content)?;
@@ -100,12 +97,35 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         provenance::check_unchanged(screen, documents)?;
     }
 
-    let summary = Summary { queries: &queries, documents: &documents, device: &device, elapsed };
+    let (queries, documents, device) = (&queries, &documents, &device);
+    let summary = Summary { queries, documents, selected: &selected, device, elapsed };
+    notes.extend(of_selection.into_iter().map(|warning| format!("warning: {warning}")));
     publish(args, &destination, &judging, &summary, outcome, &notes)?;
     if let Some(note) = proof.map(|proof| proof.to_string()).filter(|note| !note.is_empty()) {
         say(&note);
     }
     Ok(())
+}
+
+/// Ranks, and explains errors with files and rows.
+fn outcome(
+    request: &Request<'_>,
+    args: &RankArgs,
+    screen: Option<(&TokenFile, Proof)>,
+) -> Result<Outcome> {
+    let outcome = match screen {
+        Some((screen, proof)) => screen::rank(request, screen, proof, search(args)),
+        None => stream::rank(request),
+    };
+    outcome.map_err(|error| {
+        let file = match request.documents {
+            Documents::Tokens(file) => Some(*file),
+            Documents::Residual(_) => None,
+        };
+        let files: Vec<&TokenFile> =
+            file.into_iter().chain(screen.map(|(screen, _)| screen)).collect();
+        explain::scoring(error, request.queries, &args.documents, &files)
+    })
 }
 
 /// Reads names of queries and documents, and the relevant documents.
@@ -279,6 +299,7 @@ fn shortest(mut lens: Vec<usize>, top_k: usize) -> Vec<usize> {
 struct Summary<'a> {
     queries: &'a TokenFile,
     documents: &'a Documents<'a>,
+    selected: &'a Selected,
     device: &'a Device,
     elapsed: Duration,
 }
@@ -286,15 +307,21 @@ struct Summary<'a> {
 impl Summary<'_> {
     fn line(&self, outcome: &Outcome) -> String {
         let (queries, documents) = (self.queries.layout(), self.documents.layout());
-        let n_pairs = queries.n_items() as u64 * documents.n_items() as u64;
+        let n_pairs = self.selected.n_pairs(queries.n_items(), documents.n_items()) as u64;
+        let selected = self.selected.documents(documents.n_items());
+        let of_all = match (selected.len(), documents.n_items()) {
+            (n_selected, n_all) if n_selected < n_all => format!("{n_selected} of "),
+            _ => String::new(),
+        };
+        let n_tokens: usize = selected.iter().map(|&id| documents.item_len(id as usize)).sum();
         let seconds = self.elapsed.as_secs_f64();
         let mut line = format!(
-            "{} × {} ({}; {} × {} tokens of {} {}) in {seconds:.3} s, {:.3e} pairs/s, on {}",
+            "{} × {of_all}{} ({}; {} × {n_tokens} tokens of {} {}) in {seconds:.3} s, {:.3e} \
+             pairs/s, on {}",
             counted(queries.n_items() as u64, "query", "queries"),
             counted(documents.n_items() as u64, "document", "documents"),
             counted(n_pairs, "pair", "pairs"),
             queries.total_len(),
-            documents.total_len(),
             queries.dim(),
             self.documents.format_name(),
             n_pairs as f64 / seconds.max(1e-9),
@@ -315,8 +342,8 @@ impl Summary<'_> {
                 search.n_rescored
             );
         }
-        // Every query saw the same documents.
-        let n_empty = outcome.rankings.first().map_or(0, |ranking| ranking.n_empty);
+        let is_empty = |&&id: &&u32| !documents.has_tokens(id as usize);
+        let n_empty = selected.iter().filter(is_empty).count() as u64;
         if n_empty > 0 {
             let documents = counted(n_empty, "document", "documents");
             let rank = if n_empty == 1 { "ranks" } else { "rank" };

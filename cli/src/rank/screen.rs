@@ -1,24 +1,21 @@
 //! Ranks by a search of compressed documents (`--screen`): they are scanned in chunks, and of the
 //! documents themselves only the candidates' rows are read and scored.
 
-use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::format::{Element, Format, Quantized, ScaleType, TokenFormat, with_format};
+use maxsim::format::{Element, Quantized, ScaleType, TokenFormat, with_format};
 use maxsim::search::{Candidate, Certainty, ErrorTerms, SearchOptions, Shortlist, rescore_bounds};
-use maxsim::{
-    Device, DeviceTokens, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, Tokens,
-};
+use maxsim::{Pairing, Ranked, Ranking, Tokens};
 use rayon::prelude::*;
 
 use crate::args::Verify;
 use crate::documents::{DocumentFile, Documents};
-use crate::finite::Checked;
-use crate::input::{Reading, TokenFile};
+use crate::input::{Items, Reading, TokenFile, codes_of_items};
 use crate::provenance::{self, Proof};
+use crate::rank::pairs;
 use crate::rank::queries::{compressed, query_format};
-use crate::rank::stream::{Outcome, Request, Search, check_numbers, first_chunk_bytes, scores};
+use crate::rank::stream::{Outcome, Request, Search, scores};
 
 /// Opens compressed documents, and checks that they can be those of `documents`.
 pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<TokenFile> {
@@ -74,7 +71,7 @@ pub fn rank(
         bail!("the documents are compressed themselves");
     };
     let mut outcome = with_format!(documents.contents().format, {
-        element T => search::<T>(request, documents, screen, options),
+        element T => search::<T>(request, screen, options),
         other => bail!("the documents are {other}, compressed themselves"),
     })?;
     if let (false, Some(search)) = (proof.holds(), &mut outcome.search) {
@@ -93,20 +90,19 @@ pub fn check(screen: &TokenFile, documents: &Documents<'_>, verify: Verify) -> R
 
 fn search<T: Element>(
     request: &Request<'_>,
-    documents: &TokenFile,
     screen: &TokenFile,
     options: SearchOptions,
 ) -> Result<Outcome> {
-    let (n_queries, allow_infinite) = (request.queries.n_items(), request.allow_infinite);
+    let n_queries = request.queries.n_items();
     let query_terms = query_terms::<T>(request, screen.contents().format)?;
     let mut searches = vec![Shortlist::new(request.top_k, options); n_queries];
     let scan = Request { documents: &Documents::Tokens(screen), ..*request };
-    let take = |items: &Range<usize>, scores: &[f32]| {
-        let terms = document_terms(screen, items.clone())?;
+    let take = |items: &Items<'_>, scores: &[f32]| {
+        let terms = document_terms(screen, items)?;
         let bounds = rescore_bounds(&query_terms, &terms, &Pairing::cross(), T::TYPE)?;
         let rows = scores.par_chunks(items.len()).zip(bounds.par_chunks(items.len()));
         searches.par_iter_mut().zip(rows).for_each(|(search, (scores, bounds))| {
-            for ((document, &score), &bound) in items.clone().zip(scores).zip(bounds) {
+            for ((document, &score), &bound) in items.iter().zip(scores).zip(bounds) {
                 let has_tokens = screen.layout().has_tokens(document);
                 // A layout has fewer than 2³¹ items.
                 search.push(Candidate { id: document as u32, score, bound, has_tokens });
@@ -115,16 +111,6 @@ fn search<T: Element>(
         Ok(())
     };
     let (mut kernels, mut n_chunks) = scores(&scan, 0..n_queries, take)?;
-    let queries = request.queries.tokens::<T>(0..n_queries)?;
-    let mut rescoring = Rescoring {
-        device: request.device,
-        queries: request.device.upload(&queries)?,
-        documents: Checked::new(documents, "document", allow_infinite),
-        layout: documents.layout(),
-        chunk_bytes: first_chunk_bytes(request.chunk_bytes, request.device)?,
-        kernels: &mut kernels,
-        n_chunks: &mut n_chunks,
-    };
     loop {
         let pairs = (0u32..).zip(&mut searches);
         let pairs = pairs.flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [d, q]));
@@ -137,19 +123,21 @@ fn search<T: Element>(
         request.progress.reset();
         request.progress.set_length(pairs.len() as u64);
         request.progress.set_message("pairs to score again");
-        let mut rest = &pairs[..];
-        while !rest.is_empty() {
-            let (n, found) = rescoring.next(rest)?;
-            for (&[document, query], &score) in rest.iter().zip(&found) {
-                let (query_id, document_id) = (query as usize, document as usize);
-                check_numbers(&[score], query_id, &(document_id..document_id + 1), allow_infinite)?;
+        let rescored = pairs::score(request, &pairs, |pairs, scores| {
+            for (&[document, query], &score) in pairs.iter().zip(scores) {
                 searches[query as usize]
                     .rescored(document, score)
                     .with_context(|| format!("query {query}: --screen is not of --documents"))?;
             }
-            rest = &rest[n..];
-            request.progress.inc(n as u64);
+            Ok(())
+        });
+        let (of_pairs, n_calls) = rescored?;
+        for kernel in of_pairs {
+            if !kernels.contains(&kernel) {
+                kernels.push(kernel);
+            }
         }
+        n_chunks += n_calls;
     }
     Ok(outcome(searches, kernels, n_chunks))
 }
@@ -190,66 +178,10 @@ fn query_terms<T: Element>(request: &Request<'_>, documents: TokenFormat) -> Res
     })
 }
 
-/// Error terms of a range of compressed documents.
-fn document_terms(file: &TokenFile, items: Range<usize>) -> Result<ErrorTerms> {
+/// Error terms of some compressed documents.
+fn document_terms(file: &TokenFile, items: &Items<'_>) -> Result<ErrorTerms> {
     Ok(with_format!(file.contents().format, {
-        codes F => ErrorTerms::new(&file.codes::<F>(items)?),
+        codes F => ErrorTerms::new(&codes_of_items::<F>(file, items)?),
         other => bail!("the documents are {other}, not compressed"),
     }))
-}
-
-/// Scores pairs, with as many documents on the device at a time as there is room for.
-struct Rescoring<'a, T: Format> {
-    device: &'a Device,
-    queries: DeviceTokens<T>,
-    documents: Checked<'a>,
-    layout: &'a TokenLayout,
-    chunk_bytes: u64,
-    kernels: &'a mut Vec<&'static str>,
-    n_chunks: &'a mut usize,
-}
-
-impl<T: Element> Rescoring<'_, T> {
-    /// Scores the first of some pairs (document, query), which come by document: how many, and
-    /// their scores.
-    fn next(&mut self, pairs: &[[u32; 2]]) -> Result<(usize, Vec<f32>)> {
-        let dim = self.layout.dim();
-        loop {
-            let mut rows: Vec<T> = Vec::new();
-            let (mut offsets, mut ids) = (vec![0i64], [Vec::new(), Vec::new()]);
-            for (i, &[document, query]) in pairs.iter().enumerate() {
-                let is_new = i == 0 || pairs[i - 1][0] != document;
-                if is_new {
-                    let document = document as usize;
-                    let len = self.layout.item_len(document);
-                    let bytes = (rows.len() + len * dim) * size_of::<T>();
-                    if i > 0 && bytes as u64 > self.chunk_bytes {
-                        break;
-                    }
-                    let tokens = self.documents.tokens::<T>(document..document + 1)?;
-                    rows.extend_from_slice(tokens.data());
-                    offsets.push((rows.len() / dim) as i64);
-                }
-                ids[0].push(query);
-                ids[1].push(offsets.len() as u32 - 2);
-            }
-            let documents = Tokens::packed(&rows, dim, &offsets)?;
-            let pairing = Pairing::pairs(&ids[0], &ids[1])?;
-            let options = ScoreOptions::default();
-            let kernel = self.device.plan(&self.queries, &documents, &pairing, &options)?.name();
-            match self.device.score(&self.queries, &documents, &pairing) {
-                // Another process may hold the device's memory: fewer documents then.
-                Err(Error::DeviceMemory { .. }) if offsets.len() > 2 => {
-                    self.chunk_bytes = (rows.len() * size_of::<T>()) as u64 / 2;
-                }
-                found => {
-                    if !self.kernels.contains(&kernel) {
-                        self.kernels.push(kernel);
-                    }
-                    *self.n_chunks += 1;
-                    return Ok((ids[0].len(), found?.into_values()));
-                }
-            }
-        }
-    }
 }

@@ -4,21 +4,17 @@
 use std::ops::Range;
 
 use anyhow::{Result, bail};
-use half::f16;
 use indicatif::ProgressBar;
-use maxsim::format::{
-    AnyDeviceTokens, AnyTokensRef, ElementType, ScaleType, TokenFormat, with_element,
-};
-use maxsim::residual::ResidualTokens;
-use maxsim::{AnyTokens, Device, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, TopK};
+use maxsim::format::ScaleType;
+use maxsim::{Device, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, TopK};
 use rayon::prelude::*;
 
 use crate::documents::Documents;
-use crate::finite::Checked;
-use crate::input::{ReadItems, TokenFile};
+use crate::input::{Items, TokenFile};
 use crate::rank::explain::BadScore;
-use crate::rank::queries::query_format;
-use crate::residual::{decode, of_items};
+use crate::rank::pairs;
+use crate::rank::sides::{Part, Sides};
+use crate::selection::Selected;
 
 /// Device memory for the documents of one call and their scores, unless the caller says
 /// otherwise: beyond this a call's fixed cost no longer shows.
@@ -39,10 +35,10 @@ const GROUP_TOKENS: u64 = 256;
 const FREE_SHARE: u64 = 4;
 
 /// Device memory per document for its place in the work list.
-const DOCUMENT_BYTES: u64 = 16;
+pub(super) const DOCUMENT_BYTES: u64 = 16;
 
 /// Largest number of pairs per call.
-const MAX_PAIRS: u64 = maxsim::layout::MAX_COUNT as u64 - 1;
+pub(super) const MAX_PAIRS: u64 = maxsim::layout::MAX_COUNT as u64 - 1;
 
 /// Inputs and options of a ranking.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +47,8 @@ pub struct Request<'a> {
     pub queries: &'a TokenFile,
     /// Documents, of the queries' element type and dim, or compressed.
     pub documents: &'a Documents<'a>,
+    /// Documents that are ranked for each query. No others are read.
+    pub selected: &'a Selected,
     /// Device that computes.
     pub device: &'a Device,
     /// Options of the scores, with the kernel.
@@ -101,131 +99,53 @@ pub struct Search {
 pub fn rank(request: &Request<'_>) -> Result<Outcome> {
     let n_queries = request.queries.n_items();
     let mut best = vec![TopK::new(request.top_k); n_queries];
-    let outcome = scores(request, 0..n_queries, |items, scores| {
-        let has_tokens = |id| request.documents.layout().has_tokens(id);
-        check_numbers(scores, 0, items, request.allow_infinite)?;
-        merge(&mut best, scores, items, has_tokens);
-        Ok(())
-    });
-    let (kernels, n_chunks) = outcome?;
+    let has_tokens = |id| request.documents.layout().has_tokens(id);
+    let (kernels, n_chunks) = match request.selected {
+        Selected::Each(pairs) => pairs::score(request, pairs, |pairs, scores| {
+            for (&[document, query], &score) in pairs.iter().zip(scores) {
+                let has_tokens = has_tokens(document as usize);
+                best[query as usize].push(Ranked { id: document, score, has_tokens });
+            }
+            Ok(())
+        })?,
+        Selected::All | Selected::Same(_) => scores(request, 0..n_queries, |items, scores| {
+            check_numbers(scores, 0, items, request.allow_infinite)?;
+            merge(&mut best, scores, items, has_tokens);
+            Ok(())
+        })?,
+    };
     let rankings = best.into_iter().map(TopK::into_ranking).collect();
     Ok(Outcome { rankings, kernels, n_chunks, search: None })
 }
 
-/// Scores a range of queries against all documents, chunk by chunk: `take` gets the documents of a
-/// chunk and its scores `[n_queries, n_documents]`. Names of the kernels, and calls that were made.
+/// Scores a range of queries against the selected documents, the same for all, chunk by chunk:
+/// `take` gets the documents of a chunk and its scores `[n_queries, n_documents]`. Names of the
+/// kernels, and calls that were made.
 pub fn scores(
     request: &Request<'_>,
     queries: Range<usize>,
-    take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
+    mut take: impl FnMut(&Items<'_>, &[f32]) -> Result<()>,
 ) -> Result<(Vec<&'static str>, usize)> {
-    let Request { queries: file, documents, query_scales, .. } = *request;
-    let documents = match documents {
-        Documents::Tokens(documents) => *documents,
-        Documents::Residual(tokens) => return decoded(request, tokens, queries, take),
-    };
-    let (of_queries, format) = (file.contents().format, documents.contents().format);
-    let of_queries = query_format(of_queries, format);
-    // The CPU has an engine for all formats that go together.
-    if !Device::cpu().can_score(of_queries, format) {
-        bail!(
-            "{of_queries} queries cannot be scored against {format} documents; \
-             use the queries' uncompressed embeddings"
-        );
-    }
-    let queries = match file.any_tokens(queries)? {
-        queries if queries.format() == of_queries => queries,
-        queries => queries.quantize(of_queries, query_scales)?,
-    };
-    let documents = Checked::new(documents, "document", request.allow_infinite);
-    let read = |items| documents.any_tokens(items).map(Part::Tokens);
-    chunks(request, &queries, format, read, take)
-}
-
-/// Scores as [`scores`], of residual-compressed documents: compressed for f16 queries, and decoded
-/// to f32 for others. As bf16 they would keep 8 bits of what they decode to; bf16 queries lose
-/// nothing as f32.
-fn decoded(
-    request: &Request<'_>,
-    tokens: &ResidualTokens<'_>,
-    queries: Range<usize>,
-    take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
-) -> Result<(Vec<&'static str>, usize)> {
-    let file = request.queries;
-    let queries: AnyTokens<'_> = match file.contents().format.element() {
-        None | Some(ElementType::F16 | ElementType::F32) => file.any_tokens(queries)?,
-        Some(element) => with_element!(element, T => {
-            file.tokens::<T>(queries)?.convert::<f32>()?.0.into()
-        }),
-    };
-    let of_queries = queries.format();
-    match of_queries.element() {
-        // Rows are normalised where they are elements.
-        Some(ElementType::F16) if request.options.normalize => {
-            let decoded = |items| Ok(Part::Tokens(decode::<f16>(tokens, items)?.into()));
-            chunks(request, &queries, of_queries, decoded, take)
-        }
-        Some(ElementType::F16) => {
-            let upload = |items| {
-                let part = of_items(tokens, items)?;
-                Ok(Part::Handle(request.device.upload_residual_any(&part, ElementType::F16)?))
-            };
-            chunks(request, &queries, TokenFormat::Residual(ElementType::F16), upload, take)
-        }
-        Some(_) => {
-            let decoded = |items| Ok(Part::Tokens(decode::<f32>(tokens, items)?.into()));
-            chunks(request, &queries, of_queries, decoded, take)
-        }
-        None => bail!(
-            "{of_queries} queries cannot be scored against plaid documents; \
-             use the queries' uncompressed embeddings"
-        ),
-    }
-}
-
-/// One side of a call.
-enum Part<'a> {
-    /// Uploaded for the call.
-    Tokens(AnyTokens<'a>),
-    /// There already.
-    Handle(AnyDeviceTokens),
-}
-
-impl<'a> From<&'a Part<'a>> for AnyTokensRef<'a> {
-    fn from(part: &'a Part<'a>) -> Self {
-        match part {
-            Part::Tokens(tokens) => AnyTokensRef::Host(tokens),
-            Part::Handle(handle) => AnyTokensRef::Device(handle),
-        }
-    }
-}
-
-/// Scores queries against all documents; `read` gives the documents of a range, stored as `format`.
-fn chunks<'a>(
-    request: &Request<'a>,
-    queries: &AnyTokens<'_>,
-    format: TokenFormat,
-    read: impl Fn(Range<usize>) -> Result<Part<'a>>,
-    mut take: impl FnMut(&Range<usize>, &[f32]) -> Result<()>,
-) -> Result<(Vec<&'static str>, usize)> {
+    let sides = Sides::new(request, queries)?;
     let Request { device, documents, options, .. } = *request;
-    let n_queries = queries.layout().n_items();
+    let layout = documents.layout();
+    let row_bytes = layout.dim() * sides.format.size_bytes();
+    let n_queries = sides.queries.layout().n_items();
     let queries = match device.memory()? {
-        Some(_) => vec![Part::Handle(device.upload_any(queries)?)],
-        None => groups(queries.layout(), documents.layout())
+        Some(_) => vec![Part::Handle(device.upload_any(&sides.queries)?)],
+        None => groups(sides.queries.layout(), layout)
             .into_iter()
-            .map(|group| Ok(Part::Tokens(queries.items(group)?)))
+            .map(|group| Ok(Part::Tokens(sides.queries.items(group)?)))
             .collect::<Result<Vec<_>>>()?,
     };
+    let all = request.selected.shared(documents.n_items())?;
     let (mut kernels, mut n_chunks) = (Vec::new(), 0);
     let mut chunk_bytes = first_chunk_bytes(request.chunk_bytes, device)?;
     let mut start = 0;
-    while start < documents.n_items() {
-        let layout = documents.layout();
-        let row_bytes = layout.dim() * format.size_bytes();
-        let (items, bytes) = chunk(layout, row_bytes, n_queries, start, chunk_bytes);
+    while start < all.len() {
+        let (items, bytes) = chunk(layout, row_bytes, n_queries, &all, start, chunk_bytes);
         let pairing = Pairing::cross();
-        let scored = read(items.clone()).and_then(|part| {
+        let scored = (sides.read)(&items).and_then(|part| {
             let mut scores = Vec::new();
             for queries in &queries {
                 let more = device.score_any(queries, &part, &pairing, options)?.into_values();
@@ -250,7 +170,7 @@ fn chunks<'a>(
             kernels.push(kernel);
         }
         n_chunks += 1;
-        start = items.end;
+        start += items.len();
     }
     Ok((kernels, n_chunks))
 }
@@ -276,7 +196,7 @@ fn groups(queries: &TokenLayout, documents: &TokenLayout) -> Vec<Range<usize>> {
     groups
 }
 
-fn is_out_of_memory(error: &anyhow::Error) -> bool {
+pub(super) fn is_out_of_memory(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::DeviceMemory { .. }))
 }
 
@@ -289,47 +209,51 @@ pub(crate) fn first_chunk_bytes(wanted: Option<u64>, device: &Device) -> Result<
     })
 }
 
-/// The documents of the next call: as many from `start` on as `chunk_bytes` hold, at least
-/// one; and how much device memory they need, in bytes.
-fn chunk(
+/// The documents of the next call: as many of `all` from place `start` on as `chunk_bytes` hold, at
+/// least one; and how much device memory they need, in bytes.
+fn chunk<'a>(
     layout: &TokenLayout,
     row_bytes: usize,
     n_queries: usize,
+    all: &Items<'a>,
     start: usize,
     chunk_bytes: u64,
-) -> (Range<usize>, u64) {
+) -> (Items<'a>, u64) {
     // Devices pad rows to 16 bytes.
     let row_bytes = row_bytes.next_multiple_of(16) as u64;
     let score_bytes = size_of::<f32>() as u64 * n_queries as u64;
-    let mut bytes = 0u64;
+    let (mut bytes, mut copied_rows) = (0u64, 0u64);
     let (mut first_row, mut end_row) = (u64::MAX, 0);
-    for document in start..layout.n_items() {
-        let n_documents = (document - start) as u64 + 1;
+    for place in start..all.len() {
+        let n_documents = (place - start) as u64 + 1;
+        let document = all.get(place);
         let [row, len] = layout.segments()[document].map(u64::from);
+        copied_rows += len;
         if len > 0 {
             (first_row, end_row) = (first_row.min(row), end_row.max(row + len));
         }
-        // Rows between documents (padding) travel with them.
-        let rows = end_row.saturating_sub(first_row);
+        // Rows between documents (padding) travel with them, unless they are copied one by one.
+        let follow_each_other = document - all.get(start) == place - start;
+        let rows = if follow_each_other { end_row.saturating_sub(first_row) } else { copied_rows };
         let with_document = rows * row_bytes + n_documents * (score_bytes + DOCUMENT_BYTES);
         let fits = with_document <= chunk_bytes && n_documents * n_queries as u64 <= MAX_PAIRS;
-        if document > start && !fits {
-            return (start..document, bytes);
+        if place > start && !fits {
+            return (all.part(start..place), bytes);
         }
         bytes = with_document;
     }
-    (start..layout.n_items(), bytes)
+    (all.part(start..all.len()), bytes)
 }
 
 /// Adds the scores `[n_queries, n_documents of the chunk]` to the running top-k.
 fn merge(
     best: &mut [TopK],
     scores: &[f32],
-    items: &Range<usize>,
+    items: &Items<'_>,
     has_tokens: impl Fn(usize) -> bool + Sync,
 ) {
     best.par_iter_mut().zip(scores.par_chunks(items.len())).for_each(|(best, scores)| {
-        for (document, &score) in items.clone().zip(scores) {
+        for (document, &score) in items.iter().zip(scores) {
             // A layout has fewer than 2³¹ items.
             let id = document as u32;
             best.push(Ranked { id, score, has_tokens: has_tokens(document) });
@@ -342,13 +266,17 @@ fn merge(
 pub fn check_numbers(
     scores: &[f32],
     first_query: usize,
-    items: &Range<usize>,
+    items: &Items<'_>,
     allow_infinite: bool,
 ) -> Result<()> {
-    let is_bad = |score: &f32| score.is_nan() || score.is_infinite() && !allow_infinite;
-    if let Some(p) = scores.iter().position(is_bad) {
-        let (query, document) = (first_query + p / items.len(), items.start + p % items.len());
+    if let Some(p) = scores.iter().position(|&score| is_bad(score, allow_infinite)) {
+        let (query, document) = (first_query + p / items.len(), items.get(p % items.len()));
         bail!(BadScore { query, document, score: scores[p] });
     }
     Ok(())
+}
+
+/// Whether a score is NaN, or infinite unless that is allowed.
+pub(super) fn is_bad(score: f32, allow_infinite: bool) -> bool {
+    score.is_nan() || score.is_infinite() && !allow_infinite
 }

@@ -9,7 +9,7 @@ use maxsim::residual::{
     BitOrder, Centroids, EncodeOptions, ResidualCodec, ResidualTokens, TrainOptions,
 };
 use maxsim::{TokenLayout, Tokens};
-use maxsim_cli::input::{Reading, TokenFile};
+use maxsim_cli::input::{Items, Reading, TokenFile};
 use maxsim_cli::quantize::compress;
 use maxsim_cli::residual::{ResidualFile, decode, write};
 use proptest::prelude::*;
@@ -211,10 +211,12 @@ fn a_range_of_items_decodes_as_in_the_whole() {
         for order in BitOrder::ALL {
             let tokens = tokens(codec(2, 3, ElementType::F32, false), order, layout.clone());
             let whole = tokens.decode::<f32>().unwrap();
-            for items in [0..4, 0..1, 1..3, 2..4, 1..2, 4..4] {
-                let part = decode::<f32>(&tokens, items.clone()).unwrap();
+            let ranges = [0..4, 0..1, 1..3, 2..4, 1..2, 4..4].map(Items::Range);
+            let lists = [&[0, 2][..], &[1, 3], &[0, 1, 3], &[0, 2, 3]].map(Items::of);
+            for items in ranges.into_iter().chain(lists) {
+                let part = decode::<f32>(&tokens, &items).unwrap();
                 assert_eq!(part.layout().n_items(), items.len());
-                for (i, item) in items.enumerate() {
+                for (i, item) in items.iter().enumerate() {
                     let rows = |of: &Tokens<'_, f32>, item: usize| {
                         let rows = of.layout().item_rows(item);
                         of.data()[rows.start * 3..rows.end * 3].to_vec()

@@ -1,5 +1,6 @@
 //! The tool on the sample of Debian packages, and on files beside it.
 
+mod candidates;
 mod commands;
 mod edges;
 #[path = "../files/mod.rs"]

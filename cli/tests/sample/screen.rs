@@ -20,6 +20,7 @@ use maxsim_cli::documents::Documents;
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::provenance::Proof;
 use maxsim_cli::rank::stream::Request;
+use maxsim_cli::selection::Selected;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -144,6 +145,7 @@ fn progress_is_in_what_it_says() {
     let request = Request {
         queries: &queries,
         documents: &Documents::Tokens(&documents),
+        selected: &Selected::All,
         device: &Device::cpu(),
         options: &ScoreOptions::default(),
         query_scales: ScaleType::F16,
@@ -177,6 +179,7 @@ fn progress_is_in_shares_of_a_long_document() {
     let request = Request {
         queries: &queries,
         documents: &Documents::Tokens(&documents),
+        selected: &Selected::All,
         device: &Device::cpu(),
         options: &ScoreOptions::default(),
         query_scales: ScaleType::F16,

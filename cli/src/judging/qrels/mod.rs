@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::judging::ids::{Ids, some_of};
+use crate::judging::ids::{Ids, number_warning, some_of};
 use crate::judging::metrics::DEPTH;
 use crate::texts::{beginning, counted};
 
@@ -162,10 +162,13 @@ impl<'a> Judgements<'a> {
             self.queries.unknown(&self.absent[0])
         );
         let mut warnings = Vec::new();
-        if let (Some(format), Some(sides)) = (format, self.sides_of_numbers()) {
-            warnings.push(format!(
-                "{file} ({format}): {sides} are read as item numbers, from 0, because the \
-                 token files have no ids; use --query-ids and --document-ids to give them"
+        if let Some(format) = format {
+            let file = file.to_string();
+            warnings.extend(number_warning(
+                &file,
+                &format.to_string(),
+                self.queries,
+                self.documents,
             ));
         }
         if !self.absent.is_empty() {
@@ -208,16 +211,6 @@ impl<'a> Judgements<'a> {
             ));
         }
         Ok(Qrels { by_item, warnings })
-    }
-
-    /// Describes the ids that are read as item numbers.
-    fn sides_of_numbers(&self) -> Option<&'static str> {
-        match (self.queries.are_names(), self.documents.are_names()) {
-            (true, true) => None,
-            (true, false) => Some("ids of documents"),
-            (false, true) => Some("ids of queries"),
-            (false, false) => Some("ids"),
-        }
     }
 }
 
