@@ -227,6 +227,16 @@ pub struct RankArgs {
     #[arg(long, value_name = "K", default_value = "10", value_parser = parse_top_k)]
     pub top_k: usize,
 
+    /// List all documents that are ranked, with their scores, instead of the best --top-k. They are
+    /// in memory until they are written.
+    #[arg(long, conflicts_with_all = ["top_k", "screen"])]
+    pub scores: bool,
+
+    /// Also say for each listed document and each token of the query which token of the document it
+    /// matches best. Tokens are numbered from 0, as the files have them. Not in a TREC run.
+    #[arg(long)]
+    pub winners: bool,
+
     /// Compute on this device: auto takes the first usable GPU, or else the CPU.
     #[arg(long, value_name = "auto|cpu|cuda:N", default_value = "auto")]
     pub device: DeviceChoice,
@@ -283,6 +293,13 @@ pub struct RankArgs {
     /// Most bytes of device memory for the documents in flight.
     #[arg(long, value_name = "BYTES", hide = true)]
     pub chunk_bytes: Option<u64>,
+}
+
+impl RankArgs {
+    /// Documents that are listed for each query, where there are so many.
+    pub fn n_listed(&self) -> usize {
+        if self.scores { usize::MAX } else { self.top_k }
+    }
 }
 
 /// How to find out what compressed documents were made of.

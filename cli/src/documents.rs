@@ -81,6 +81,15 @@ impl Documents<'_> {
         }
     }
 
+    /// Place of a document's token among all that the file has of the document, valid or not.
+    pub(crate) fn stored_token(&self, document: usize, token: usize) -> usize {
+        match self {
+            Documents::Tokens(file) => file.stored_token(document, token),
+            // Such files have no masks.
+            Documents::Residual(_) => token,
+        }
+    }
+
     /// Number of documents.
     pub fn n_items(&self) -> usize {
         self.layout().n_items()

@@ -108,6 +108,11 @@ impl TokenFile {
         self.file.stored_row(row)
     }
 
+    /// Place of an item's token among all that the file has of the item, valid or not.
+    pub(crate) fn stored_token(&self, item: usize, token: usize) -> usize {
+        self.file.stored_token(item, token)
+    }
+
     /// The ids that the file gives its items.
     pub fn ids(&self, side: Side) -> Result<Ids> {
         Ids::stored(self.file.ids().map_err(said)?, &self.path, side, self.n_items())

@@ -31,6 +31,8 @@ struct Query<'a> {
     texts: Option<Vec<Option<&'a str>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     proven: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    winners: Option<Vec<Vec<Option<u32>>>>,
 }
 
 /// A score. JSON has no infinities: they are strings, named as JavaScript and the JSON form of
@@ -49,8 +51,9 @@ impl Serialize for Score {
 
 /// `{"queries": [{"id", "documents", "scores"}], "metrics": {"ndcg@10", "recall@10"}}`,
 /// metrics where there are judgements. A query has besides, where there are any, the ids
-/// `without_tokens`, `titles` and `texts` of its documents, and the number of its first places
-/// that are `proven`, where compressed documents were searched.
+/// `without_tokens`, `titles` and `texts` of its documents, the number of its first places that are
+/// `proven`, where compressed documents were searched, and `winners`: for each document, and each
+/// token of the query, the document's token that it matches.
 pub(super) fn write(results: &Results<'_>, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, &Object { queries: results, metrics: results.metrics })?;
     writeln!(out)
@@ -74,6 +77,10 @@ fn queries<S: Serializer>(results: &Results<'_>, serializer: S) -> Result<S::Ok,
             titles: texts(|text| text.title.as_deref()),
             texts: texts(|text| text.text.as_deref()),
             proven: results.proven.map(|proven| proven[query as usize]),
+            winners: results.winners.map(|winners| {
+                let of_query = &winners[query as usize];
+                (0..ranked.len()).map(|place| of_query.of(place).collect()).collect()
+            }),
         }
     }))
 }

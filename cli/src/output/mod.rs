@@ -18,6 +18,7 @@ use self::place::Place;
 use crate::args::{Format, RankArgs};
 use crate::judging::Judging;
 use crate::judging::metrics::Metrics;
+use crate::rank::winners::Winners;
 
 /// A ranking and its inputs, to print.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,8 @@ pub struct Results<'a> {
     pub metrics: Option<Metrics>,
     /// Places proven, per query, where compressed documents were searched.
     pub proven: Option<&'a [usize]>,
+    /// Matched tokens of each query's documents, where they were asked for.
+    pub winners: Option<&'a [Winners]>,
 }
 
 /// Destination of results.

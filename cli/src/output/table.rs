@@ -7,6 +7,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::Results;
 use crate::judging::ids::Id;
+use crate::rank::winners::Winners;
 use crate::texts::{TITLE_COLUMNS, Text, beginning, cut, padded, printable};
 
 /// Least widths of the columns of ranks, scores and ids.
@@ -24,11 +25,14 @@ struct Line<'a> {
     is_likely: bool,
     is_relevant: bool,
     text: Option<&'a Text>,
+    /// Matched tokens, for a line of their own.
+    matched: Option<String>,
 }
 
 /// Writes per query a heading and a line per document: rank, score, `*` where the document is
 /// judged relevant, id, title and the beginning of the text. A `?` behind the rank means that the
-/// place is likely, not proven. Columns grow with their contents; with a number of `columns`, those
+/// place is likely, not proven. Where there are winners, a line below has the document's token for
+/// each token of the query. Columns grow with their contents; with a number of `columns`, those
 /// of a terminal, titles and texts are shortened so that a line fits.
 pub(super) fn write(
     results: &Results<'_>,
@@ -65,6 +69,7 @@ fn line<'a>(results: &Results<'a>, query: u32, rank: usize, ranked: &Ranked) -> 
         is_likely: results.proven.is_some_and(|proven| rank > proven[query as usize]),
         is_relevant: judged.is_some_and(|judged| judged.is_relevant(ranked.id)),
         text: judging.texts.get(ranked.id),
+        matched: results.winners.map(|winners| matched(&winners[query as usize], rank - 1)),
     }
 }
 
@@ -86,7 +91,7 @@ fn write_lines(lines: &[Line<'_>], columns: Option<usize>, out: &mut impl Write)
         rest.map_or(TITLE_COLUMNS, |rest| TITLE_COLUMNS.min(rest.saturating_sub(1)));
     let title_width = title_width.min(title_columns + 1);
     let text_columns = rest.map_or(usize::MAX, |rest| rest.saturating_sub(title_width + GAP + 1));
-    for Line { cells, is_likely, is_relevant, text } in lines {
+    for Line { cells, is_likely, is_relevant, text, matched } in lines {
         let [rank, score, id] =
             [0, 1, 2].map(|i| format!("{}{}", " ".repeat(widths[i] - cells[i].width()), cells[i]));
         let mark = if *is_relevant { "*" } else { " " };
@@ -99,8 +104,21 @@ fn write_lines(lines: &[Line<'_>], columns: Option<usize>, out: &mut impl Write)
         }
         line.truncate(line.trim_end().len());
         writeln!(out, "{}", fitted(line, columns))?;
+        if let Some(matched) = matched {
+            let indent = widths[0] + GAP;
+            writeln!(out, "{}", fitted(format!("{:indent$}{matched}", ""), columns))?;
+        }
     }
     Ok(())
+}
+
+/// The document's token that each token of the query matches.
+fn matched(winners: &Winners, place: usize) -> String {
+    let tokens = winners.of(place).map(|token| match token {
+        Some(token) => format!(" {token}"),
+        None => " -".to_string(),
+    });
+    format!("tokens{}", tokens.collect::<String>())
 }
 
 /// An id that does not steer the terminal.

@@ -6,14 +6,15 @@ pub mod queries;
 pub mod screen;
 mod sides;
 pub mod stream;
+pub mod winners;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use maxsim::format::{ElementType, ScaleType, TokenFormat};
 use maxsim::search::SearchOptions;
-use maxsim::{Device, Ranking, ScoreOptions};
+use maxsim::{Device, Ranked, Ranking, ScoreOptions};
 use maxsim_kernels::table::forward::FORWARD;
 
 use self::stream::{Outcome, Request};
@@ -33,6 +34,10 @@ use crate::texts::{Keep, counted, printable};
 
 /// Runs the command.
 pub fn rank(args: &RankArgs) -> Result<()> {
+    ensure!(
+        !(args.winners && args.format == Format::Trec),
+        "--winners: a TREC run has no column for them; use --format json or table"
+    );
     let destination = Destination::new(args)?;
     let verify = args.verify.unwrap_or_default();
     if let (Some(screen), true) = (&args.screen, verify != Verify::Never) {
@@ -67,6 +72,9 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     };
     let device = opened(args, &queries, scanned)?;
     let n_pairs = selected.n_pairs(queries.n_items(), documents.n_items());
+    if args.scores {
+        check_room(n_pairs)?;
+    }
     let progress = progress_bar(n_pairs, "pairs");
     let started = Instant::now();
     let request = Request {
@@ -81,7 +89,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         query_scales,
         allow_infinite: args.allow_infinite,
         // The metrics look further than a short list.
-        top_k: args.top_k.max(if judging.qrels.is_some() { metrics::DEPTH } else { 0 }),
+        top_k: args.n_listed().max(if judging.qrels.is_some() { metrics::DEPTH } else { 0 }),
         chunk_bytes: args.chunk_bytes,
         progress: &progress,
     };
@@ -91,12 +99,10 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     let elapsed = started.elapsed();
     queries.check_unchanged(Change::Content)?;
     document_file.check_unchanged(Change::Content)?;
-    if let (Some(screen), Documents::Tokens(documents)) = (&screen, &documents)
-        && verify != Verify::Never
-    {
+    let verified = screen.as_ref().filter(|_| verify != Verify::Never);
+    if let (Some(screen), Documents::Tokens(documents)) = (verified, &documents) {
         provenance::check_unchanged(screen, documents)?;
     }
-
     let (queries, documents, device) = (&queries, &documents, &device);
     let summary = Summary { queries, documents, selected: &selected, device, elapsed };
     notes.extend(of_selection.into_iter().map(|warning| format!("warning: {warning}")));
@@ -107,17 +113,37 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     Ok(())
 }
 
+/// Refuses more scores than memory has room for.
+fn check_room(n_pairs: usize) -> Result<()> {
+    // A running top-k doubles its room when it is full.
+    let bytes = n_pairs.saturating_mul(2 * size_of::<Ranked>());
+    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| {
+        anyhow!(
+            "--scores: {n_pairs} scores take {bytes} bytes of memory; use --top-k, or rank fewer \
+             queries or documents at a time"
+        )
+    })
+}
+
 /// Ranks, and explains errors with files and rows.
 fn outcome(
     request: &Request<'_>,
     args: &RankArgs,
     screen: Option<(&TokenFile, Proof)>,
 ) -> Result<Outcome> {
-    let outcome = match screen {
-        Some((screen, proof)) => screen::rank(request, screen, proof, search(args)),
-        None => stream::rank(request),
+    let ranked = || {
+        let mut outcome = match screen {
+            Some((screen, proof)) => screen::rank(request, screen, proof, search(args))?,
+            None => stream::rank(request)?,
+        };
+        if args.winners {
+            let (winners, calls) = winners::find(request, &outcome.rankings, args.n_listed())?;
+            outcome.winners = Some(winners);
+            outcome.calls.add(calls);
+        }
+        Ok(outcome)
     };
-    outcome.map_err(|error| {
+    ranked().map_err(|error| {
         let file = match request.documents {
             Documents::Tokens(file) => Some(*file),
             Documents::Residual(_) => None,
@@ -180,9 +206,10 @@ fn publish(
     let qrels = judging.qrels.as_ref();
     let metrics = qrels.map(|qrels| Metrics::new(&outcome.rankings, qrels));
     let report = summary.line(&outcome);
-    let rankings = shortened(outcome.rankings, args.top_k);
-    let proven = outcome.search.map(|search| shortest(search.proven, args.top_k));
-    let results = Results { rankings: &rankings, judging, metrics, proven: proven.as_deref() };
+    let rankings = shortened(outcome.rankings, args.n_listed());
+    let proven = outcome.search.map(|search| shortest(search.proven, args.n_listed()));
+    let (proven, winners) = (proven.as_deref(), outcome.winners.as_deref());
+    let results = Results { rankings: &rankings, judging, metrics, proven, winners };
     destination.write(args.format, &results)?;
     // The ranking is out, so a closed stderr does not matter.
     notes.iter().for_each(|note| say(note));
@@ -328,11 +355,11 @@ impl Summary<'_> {
             self.device,
         );
         if self.device.ordinal().is_some() {
-            let kernels = outcome.kernels.join(" and ");
+            let kernels = outcome.calls.kernels.join(" and ");
             line += &format!(" ({}) with {kernels}", self.device.name());
         }
-        if outcome.n_chunks > 1 {
-            line += &format!(", in {} chunks", outcome.n_chunks);
+        if outcome.calls.n_chunks > 1 {
+            line += &format!(", in {} chunks", outcome.calls.n_chunks);
         }
         if let Some(search) = &outcome.search {
             let n_places: usize = outcome.rankings.iter().map(|r| r.ranked.len()).sum();

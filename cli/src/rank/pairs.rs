@@ -1,13 +1,13 @@
 //! Scores pairs of a query and a document: candidates, and what a search scores again.
 
 use anyhow::{Result, bail};
-use maxsim::Pairing;
+use maxsim::{Pairing, Scores};
 
 use crate::input::Items;
 use crate::rank::explain::BadScore;
 use crate::rank::sides::{Part, Sides};
 use crate::rank::stream::{
-    DOCUMENT_BYTES, MAX_PAIRS, Request, first_chunk_bytes, is_bad, is_out_of_memory,
+    Calls, DOCUMENT_BYTES, MAX_PAIRS, Request, first_chunk_bytes, is_bad, is_out_of_memory,
 };
 
 /// Device memory per pair: its score, and its place in the work list.
@@ -15,15 +15,14 @@ const PAIR_BYTES: u64 = 4 + DOCUMENT_BYTES;
 
 /// Scores pairs `[document, query]`, which rise: as many documents on the device at a time as there
 /// is room for, each of them once, and no others. `take` gets some of the pairs with their scores.
-/// Names of the kernels, and calls that were made.
 ///
 /// # Errors
 /// Where a score is NaN, or infinite unless that is allowed; those of `take`.
 pub(super) fn score(
     request: &Request<'_>,
     pairs: &[[u32; 2]],
-    mut take: impl FnMut(&[[u32; 2]], &[f32]) -> Result<()>,
-) -> Result<(Vec<&'static str>, usize)> {
+    mut take: impl FnMut(&[[u32; 2]], &Scores) -> Result<()>,
+) -> Result<Calls> {
     let sides = Sides::new(request, 0..request.queries.n_items())?;
     let device = request.device;
     let queries = match device.memory()? {
@@ -34,7 +33,7 @@ pub(super) fn score(
     // Devices pad rows to 16 bytes.
     let row_bytes = (dim * sides.format.size_bytes()).next_multiple_of(16) as u64;
     let mut chunk_bytes = first_chunk_bytes(request.chunk_bytes, device)?;
-    let (mut kernels, mut n_chunks) = (Vec::new(), 0);
+    let mut calls = Calls::default();
     let mut rest = pairs;
     while !rest.is_empty() {
         let Chunk { n_pairs, documents, query_ids, places, bytes } =
@@ -43,7 +42,7 @@ pub(super) fn score(
         let scored = (sides.read)(&Items::of(&documents)).and_then(|part| {
             let scores = device.score_any(&queries, &part, &pairing, request.options)?;
             let plan = device.plan_any(&queries, &part, &pairing, request.options)?;
-            Ok((plan.name(), scores.into_values()))
+            Ok((plan.name(), scores))
         });
         let (kernel, scores) = match scored {
             // Another process may hold the device's memory: fewer documents then.
@@ -53,19 +52,17 @@ pub(super) fn score(
             }
             scored => scored?,
         };
-        if let Some(p) = scores.iter().position(|&x| is_bad(x, request.allow_infinite)) {
+        let values = scores.values();
+        if let Some(p) = values.iter().position(|&x| is_bad(x, request.allow_infinite)) {
             let [document, query] = rest[p].map(|id| id as usize);
-            bail!(BadScore { query, document, score: scores[p] });
+            bail!(BadScore { query, document, score: values[p] });
         }
         take(&rest[..n_pairs], &scores)?;
         request.progress.inc(n_pairs as u64);
-        if !kernels.contains(&kernel) {
-            kernels.push(kernel);
-        }
-        n_chunks += 1;
+        calls.count(kernel);
         rest = &rest[n_pairs..];
     }
-    Ok((kernels, n_chunks))
+    Ok(calls)
 }
 
 /// The pairs of a call.

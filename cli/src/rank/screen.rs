@@ -15,7 +15,7 @@ use crate::input::{Items, Reading, TokenFile, codes_of_items};
 use crate::provenance::{self, Proof};
 use crate::rank::pairs;
 use crate::rank::queries::{compressed, query_format};
-use crate::rank::stream::{Outcome, Request, Search, scores};
+use crate::rank::stream::{Calls, Outcome, Request, Search, scores};
 
 /// Opens compressed documents, and checks that they can be those of `documents`.
 pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<TokenFile> {
@@ -110,7 +110,7 @@ fn search<T: Element>(
         });
         Ok(())
     };
-    let (mut kernels, mut n_chunks) = scores(&scan, 0..n_queries, take)?;
+    let mut calls = scores(&scan, 0..n_queries, take)?;
     loop {
         let pairs = (0u32..).zip(&mut searches);
         let pairs = pairs.flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [d, q]));
@@ -124,25 +124,19 @@ fn search<T: Element>(
         request.progress.set_length(pairs.len() as u64);
         request.progress.set_message("pairs to score again");
         let rescored = pairs::score(request, &pairs, |pairs, scores| {
-            for (&[document, query], &score) in pairs.iter().zip(scores) {
+            for (&[document, query], &score) in pairs.iter().zip(scores.values()) {
                 searches[query as usize]
                     .rescored(document, score)
                     .with_context(|| format!("query {query}: --screen is not of --documents"))?;
             }
             Ok(())
         });
-        let (of_pairs, n_calls) = rescored?;
-        for kernel in of_pairs {
-            if !kernels.contains(&kernel) {
-                kernels.push(kernel);
-            }
-        }
-        n_chunks += n_calls;
+        calls.add(rescored?);
     }
-    Ok(outcome(searches, kernels, n_chunks))
+    Ok(outcome(searches, calls))
 }
 
-fn outcome(searches: Vec<Shortlist>, kernels: Vec<&'static str>, n_chunks: usize) -> Outcome {
+fn outcome(searches: Vec<Shortlist>, calls: Calls) -> Outcome {
     let mut search = Search { proven: Vec::new(), n_rescored: 0 };
     let rankings = searches.into_iter().map(|candidates| {
         let found = candidates.into_ranking();
@@ -157,7 +151,7 @@ fn outcome(searches: Vec<Shortlist>, kernels: Vec<&'static str>, n_chunks: usize
         Ranking { ranked: ranked.collect(), n_nan: found.n_nan, n_empty: found.n_empty }
     });
     let rankings = rankings.collect();
-    Outcome { rankings, kernels, n_chunks, search: Some(search) }
+    Outcome { rankings, calls, search: Some(search), winners: None }
 }
 
 /// Error terms of the queries as the scan has them: compressed for documents of a format, or not.

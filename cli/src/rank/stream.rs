@@ -14,6 +14,7 @@ use crate::input::{Items, TokenFile};
 use crate::rank::explain::BadScore;
 use crate::rank::pairs;
 use crate::rank::sides::{Part, Sides};
+use crate::rank::winners::Winners;
 use crate::selection::Selected;
 
 /// Device memory for the documents of one call and their scores, unless the caller says
@@ -73,12 +74,38 @@ pub struct Request<'a> {
 pub struct Outcome {
     /// Per query its best documents.
     pub rankings: Vec<Ranking>,
-    /// Names of the kernels that ran (or `cpu`), in order of first use.
-    pub kernels: Vec<&'static str>,
     /// Calls that were made.
-    pub n_chunks: usize,
+    pub calls: Calls,
     /// Certainty of the rankings, of a search of compressed documents.
     pub search: Option<Search>,
+    /// Matched tokens of each query's listed documents, where they were asked for.
+    pub winners: Option<Vec<Winners>>,
+}
+
+/// Calls that a run made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Names of the kernels that ran (or `cpu`), in order of first use.
+    pub kernels: Vec<&'static str>,
+    /// How many there were.
+    pub n_chunks: usize,
+}
+
+impl Calls {
+    /// Adds calls of some kernels.
+    pub(super) fn add(&mut self, more: Calls) {
+        for kernel in more.kernels {
+            if !self.kernels.contains(&kernel) {
+                self.kernels.push(kernel);
+            }
+        }
+        self.n_chunks += more.n_chunks;
+    }
+
+    /// Adds a call.
+    pub(super) fn count(&mut self, kernel: &'static str) {
+        self.add(Calls { kernels: vec![kernel], n_chunks: 1 });
+    }
 }
 
 /// Certainty of a search's rankings.
@@ -100,9 +127,9 @@ pub fn rank(request: &Request<'_>) -> Result<Outcome> {
     let n_queries = request.queries.n_items();
     let mut best = vec![TopK::new(request.top_k); n_queries];
     let has_tokens = |id| request.documents.layout().has_tokens(id);
-    let (kernels, n_chunks) = match request.selected {
+    let calls = match request.selected {
         Selected::Each(pairs) => pairs::score(request, pairs, |pairs, scores| {
-            for (&[document, query], &score) in pairs.iter().zip(scores) {
+            for (&[document, query], &score) in pairs.iter().zip(scores.values()) {
                 let has_tokens = has_tokens(document as usize);
                 best[query as usize].push(Ranked { id: document, score, has_tokens });
             }
@@ -115,17 +142,16 @@ pub fn rank(request: &Request<'_>) -> Result<Outcome> {
         })?,
     };
     let rankings = best.into_iter().map(TopK::into_ranking).collect();
-    Ok(Outcome { rankings, kernels, n_chunks, search: None })
+    Ok(Outcome { rankings, calls, search: None, winners: None })
 }
 
 /// Scores a range of queries against the selected documents, the same for all, chunk by chunk:
-/// `take` gets the documents of a chunk and its scores `[n_queries, n_documents]`. Names of the
-/// kernels, and calls that were made.
+/// `take` gets the documents of a chunk and its scores `[n_queries, n_documents]`.
 pub fn scores(
     request: &Request<'_>,
     queries: Range<usize>,
     mut take: impl FnMut(&Items<'_>, &[f32]) -> Result<()>,
-) -> Result<(Vec<&'static str>, usize)> {
+) -> Result<Calls> {
     let sides = Sides::new(request, queries)?;
     let Request { device, documents, options, .. } = *request;
     let layout = documents.layout();
@@ -139,7 +165,7 @@ pub fn scores(
             .collect::<Result<Vec<_>>>()?,
     };
     let all = request.selected.shared(documents.n_items())?;
-    let (mut kernels, mut n_chunks) = (Vec::new(), 0);
+    let mut calls = Calls::default();
     let mut chunk_bytes = first_chunk_bytes(request.chunk_bytes, device)?;
     let mut start = 0;
     while start < all.len() {
@@ -166,13 +192,10 @@ pub fn scores(
             scored => scored?,
         };
         take(&items, &scores)?;
-        if !kernels.contains(&kernel) {
-            kernels.push(kernel);
-        }
-        n_chunks += 1;
+        calls.count(kernel);
         start += items.len();
     }
-    Ok((kernels, n_chunks))
+    Ok(calls)
 }
 
 /// The queries of one call on the CPU: all of them, unless documents are so long that a call of one

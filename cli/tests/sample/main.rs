@@ -14,3 +14,4 @@ mod reference;
 mod screen;
 #[path = "../tool/mod.rs"]
 mod tool;
+mod winners;

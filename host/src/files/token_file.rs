@@ -76,6 +76,7 @@ use crate::tokens::layout::TokenLayout;
 /// let file = TokenFile::from_bytes(bytes, FileFormat::Safetensors, &options)?;
 /// assert_eq!((file.layout().rows(), file.stored_row(0), file.size_bytes()), (1, 1, size));
 /// assert_eq!(file.codes::<Int8>(0..1)?.dequantize()?.data(), [1.0]);
+/// assert_eq!(file.stored_token(0, 0), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -251,6 +252,20 @@ impl TokenFile {
         match &self.stored {
             Some(stored) => stored.stored_row(row),
             None => self.contents.stored_row(row),
+        }
+    }
+
+    /// Place of an item's token among all that the file has of the item, valid or not: what a
+    /// [winner](crate::Scores::winners), which counts valid tokens, is in the file. They differ
+    /// where a mask excludes more than the last tokens of items.
+    ///
+    /// # Panics
+    /// Where there is no such item.
+    pub fn stored_token(&self, item: usize, token: usize) -> usize {
+        let first = self.layout().item_rows(item).start;
+        match self.stored.as_ref().or(self.contents.valid.as_ref()) {
+            Some(stored) => stored.stored_row(first + token) - stored.start(item),
+            None => token,
         }
     }
 

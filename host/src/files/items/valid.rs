@@ -19,6 +19,8 @@ pub(crate) struct ValidRows {
     /// layout has fewer than 2³¹ rows.
     runs: Vec<[u32; 2]>,
     n_rows: usize,
+    /// The first stored row of each item, valid or not.
+    starts: Vec<u32>,
 }
 
 impl ValidRows {
@@ -52,6 +54,11 @@ impl ValidRows {
             Some([first, stored]) => stored as usize + (row - first as usize),
             None => row,
         }
+    }
+
+    /// The first stored row of an item, valid or not.
+    pub fn start(&self, item: usize) -> usize {
+        self.starts[item] as usize
     }
 
     /// The stored runs that some valid rows are.
@@ -97,11 +104,13 @@ pub(crate) fn masked(
     layout: &TokenLayout,
     is_valid: impl Fn(usize) -> bool,
 ) -> Result<(TokenLayout, ValidRows)> {
-    let mut valid = ValidRows::default();
+    let starts = reserved(layout.n_items())?;
+    let mut valid = ValidRows { starts, ..ValidRows::default() };
     let mut offsets = reserved(layout.n_items() + 1)?;
     offsets.push(0i64);
     for item in 0..layout.n_items() {
         let rows = layout.item_rows(item);
+        valid.starts.push(rows.start as u32);
         let mut start = rows.start;
         while start < rows.end {
             let end = (start..rows.end).find(|&row| !is_valid(row)).unwrap_or(rows.end);
@@ -130,6 +139,7 @@ mod tests {
             for item in 0..3 {
                 let n = (4 * item..4 * item + 4).filter(|&row| is_valid(row)).count();
                 assert_eq!(packed.item_len(item), n);
+                assert_eq!(valid.start(item), 4 * item);
             }
             for (row, &stored) in kept.iter().enumerate() {
                 assert_eq!(valid.stored_row(row), usize::from(stored));

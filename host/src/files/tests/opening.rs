@@ -169,6 +169,10 @@ fn options_say_what_a_file_does_not() {
     // The second item begins with padding: its rows are gathered, and known by their places.
     let kept = vec![1.0, 2.0, 4.0, 5.0];
     assert_eq!(of(&default.clone().mask_file(&mask)), (kept, true, 0, 4));
+    let masked = default.clone().mask_file(&mask);
+    let file = TokenFile::from_bytes(array(), FileFormat::Npy, &masked).unwrap();
+    let places = |item: usize| [0, 1].map(|token| file.stored_token(item, token));
+    assert_eq!((places(0), places(1)), ([0, 1], [1, 2]));
     assert!(of(&default.clone().lengths_file(&lengths)).1);
 
     let zeros = npy(1, "<f4", &[2, 2, 1], &f32_bytes(&[1.0, 0.0, 2.0, 3.0]));
