@@ -19,7 +19,7 @@ use clap::{Parser, ValueEnum};
 use maxsim::format::{Format, Int8, ScaleType, Scales, ScorableWith};
 use maxsim::half::f16;
 use maxsim::streaming::{Source, StreamOptions, TokenReader};
-use maxsim::{Device, TokenLayout, Tokens};
+use maxsim::{Device, Devices, TokenLayout, Tokens};
 
 /// Rows of which the corpus is made.
 const PATTERN_ROWS: usize = 4099;
@@ -66,6 +66,9 @@ struct Args {
     /// The CPU, where there is a GPU too
     #[arg(long)]
     cpu: bool,
+    /// GPUs that share the documents (or shares of the CPU)
+    #[arg(long, default_value_t = 1)]
+    devices: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -79,8 +82,17 @@ enum From {
 fn main() -> Result<()> {
     let args = Args::parse();
     ensure!(args.repeats > 0 && args.documents > 0, "there is nothing to search");
-    let device = if args.cpu { Device::cpu() } else { Device::best() };
-    println!("{device}: {}", device.name());
+    let mut devices = if args.cpu { Devices::new([Device::cpu()])? } else { Devices::all() };
+    devices = match devices.devices() {
+        [one] if one.ordinal().is_none() => Devices::new(vec![one.clone(); args.devices])?,
+        all => {
+            ensure!(args.devices <= all.len(), "there are {} GPUs", all.len());
+            Devices::new(&all[..args.devices])?
+        }
+    };
+    for device in devices.devices() {
+        println!("{device}: {}", device.name());
+    }
     let query_rows = pattern(args.queries * args.query_tokens, args.dim);
     let queries = Tokens::padded(&query_rows, args.queries, args.query_tokens, args.dim)?;
     let values = pattern(PATTERN_ROWS, args.dim);
@@ -88,10 +100,10 @@ fn main() -> Result<()> {
         let codes: Vec<i8> = values.iter().map(|x| (x * 127.0) as i8).collect();
         let scales = vec![f16::from_f32(1.0 / 127.0); args.documents * args.document_tokens];
         let queries = queries.quantize::<Int8>(ScaleType::F16)?;
-        search(&device, &args, &queries, &codes, Some(Scales::F16((&scales[..]).into())))
+        search(&devices, &args, &queries, &codes, Some(Scales::F16((&scales[..]).into())))
     } else {
         let halves: Vec<f16> = values.into_iter().map(f16::from_f32).collect();
-        search(&device, &args, &queries.convert::<f16>()?.0, &halves, None)
+        search(&devices, &args, &queries.convert::<f16>()?.0, &halves, None)
     }
 }
 
@@ -134,7 +146,7 @@ impl<F: Format> Source<F> for Held<'_, F> {
 
 /// Puts the corpus where it is to be, and searches it.
 fn search<F: ScorableWith<F>>(
-    device: &Device,
+    devices: &Devices,
     args: &Args,
     queries: &Tokens<'_, F>,
     pattern: &[F::Stored],
@@ -146,15 +158,15 @@ fn search<F: ScorableWith<F>>(
         From::Memory => {
             let rows: Vec<F::Stored> = pattern.iter().copied().cycle().take(len).collect();
             let held = Held { layout: &layout, rows: &rows, scales };
-            measure(device, args, queries, &held)
+            measure(devices, args, queries, &held)
         }
         From::PageLocked => {
-            let mut rows = device.page_locked::<F>(len)?;
+            let mut rows = devices.devices()[0].page_locked::<F>(len)?;
             rows.chunks_mut(pattern.len()).for_each(|part| {
                 part.copy_from_slice(&pattern[..part.len()]);
             });
             let held = Held { layout: &layout, rows: &rows, scales };
-            measure(device, args, queries, &held)
+            measure(devices, args, queries, &held)
         }
         From::File | From::Direct => {
             write_corpus(&args.file, bytemuck::cast_slice(pattern), len * size_of::<F::Stored>())?;
@@ -165,7 +177,7 @@ fn search<F: ScorableWith<F>>(
             if let Some(scales) = scales {
                 reader = reader.with_scales(scales);
             }
-            measure(device, args, queries, &reader)
+            measure(devices, args, queries, &reader)
         }
     }
 }
@@ -190,7 +202,7 @@ fn write_corpus(path: &Path, pattern: &[u8], len: usize) -> Result<()> {
 
 /// Searches some times, and prints the fastest.
 fn measure<F: ScorableWith<F>>(
-    device: &Device,
+    devices: &Devices,
     args: &Args,
     queries: &Tokens<'_, F>,
     documents: &impl Source<F>,
@@ -200,7 +212,7 @@ fn measure<F: ScorableWith<F>>(
     let mut fastest = f64::INFINITY;
     for repeat in 0..args.repeats {
         let begun = Instant::now();
-        let found = device.search_stream(queries, documents, args.k, &options)?;
+        let found = devices.search_stream(queries, documents, args.k, &options)?;
         let seconds = begun.elapsed().as_secs_f64();
         fastest = fastest.min(seconds);
         let best = found.rankings.first().and_then(|ranking| ranking.ranked.first());

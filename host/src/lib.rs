@@ -30,6 +30,7 @@
 //!  - [`layout`] and [`digest`]: how rows belong to items, and what codes were made of.
 //!  - [`stream`]: calls that are prepared once and enqueued, or captured into a graph.
 //!  - [`search`]: compressed tokens find what full precision scores again.
+//!  - [`Devices`]: several GPUs that search as one.
 //!  - [`streaming`]: searches over more documents than fit, from memory, files or programs.
 //!  - [`training`] and [`loss`]: gradients of scores with respect to tokens, and losses.
 //!  - [`residual`]: tokens as ColBERTv2 and PLAID store them.
@@ -73,6 +74,7 @@ pub use device::{Device, Memory};
 pub use error::{Error, Result};
 /// The crate that has the types of f16 and bf16 tokens.
 pub use half;
+pub use ops::devices::Devices;
 pub use ops::loss;
 pub use problem::options::ScoreOptions;
 pub use problem::pairing::Pairing;
@@ -288,6 +290,7 @@ pub mod search {
 /// ```
 pub mod streaming {
     pub use crate::device::page_locked::PageLocked;
+    pub use crate::ops::devices::Shards;
     pub use crate::ops::streaming::options::{StreamFound, StreamOptions, StreamProgress};
     pub use crate::tokens::streamed::Source;
     pub use crate::tokens::streamed::generated::Generated;

@@ -51,6 +51,27 @@ pub(crate) fn chunks(
     chunks
 }
 
+/// Divides consecutive things among `n`, so that each gets about the same weight.
+pub(crate) fn shares(weights: impl Iterator<Item = usize> + Clone, n: usize) -> Vec<Range<usize>> {
+    // Things without weight are divided too.
+    let weights = weights.map(|weight| weight as u128 + 1);
+    let total: u128 = weights.clone().sum();
+    let (mut ends, mut before) = (vec![0; n], 0u128);
+    for weight in weights {
+        // The share that the thing's middle lies in.
+        let share = (2 * before + weight) * n as u128 / (2 * total);
+        ends[share as usize] += 1;
+        before += weight;
+    }
+    let mut first = 0;
+    let mut share = |len: usize| {
+        let start = first;
+        first += len;
+        start..first
+    };
+    ends.into_iter().map(&mut share).collect()
+}
+
 /// The rows from the first to the last of two ranges.
 fn hull(a: Option<Range<usize>>, b: Option<Range<usize>>) -> Option<Range<usize>> {
     match (a, b) {
@@ -77,6 +98,17 @@ mod tests {
         let empty = TokenLayout::packed(9, 1, &[5i64, 5, 5]).unwrap();
         assert_eq!(chunks(&empty, 1, 1, 1), [Chunk { items: 0..2, rows: 0..0 }]);
         assert_eq!(chunks(&TokenLayout::padded(0, 3, 1).unwrap(), 1, 1, 1), []);
+    }
+
+    #[test]
+    fn shares_are_consecutive_and_about_equal() {
+        let of = |weights: &[usize], n| shares(weights.iter().copied(), n);
+        assert_eq!(of(&[9; 6], 3), [0..2, 2..4, 4..6]);
+        assert_eq!(of(&[0; 3], 3), [0..1, 1..2, 2..3]);
+        assert_eq!(of(&[99, 1, 1, 1, 1], 2), [0..1, 1..5]);
+        assert_eq!(of(&[5], 3), [0..0, 0..1, 1..1]);
+        assert_eq!(of(&[], 2), [0..0, 0..0]);
+        assert_eq!(of(&[1, 2, 3], 1).len(), 1);
     }
 
     #[test]

@@ -67,6 +67,14 @@ impl Interrupt {
 pub(crate) struct Heeded(Option<Interrupt>);
 
 impl Heeded {
+    /// Runs calls of another thread that heed the same flag.
+    pub(crate) fn heeded_by<R>(&self, calls: impl FnOnce() -> R) -> R {
+        match &self.0 {
+            Some(interrupt) => interrupt.heeded_by(calls),
+            None => calls(),
+        }
+    }
+
     /// An error where the call is to end.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.0 {

@@ -4,6 +4,7 @@ mod accuracy;
 mod agreement;
 mod contiguous;
 mod contiguous_stream_k;
+mod devices;
 mod document_splits;
 mod edges;
 mod normalize;

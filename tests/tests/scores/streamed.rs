@@ -24,14 +24,14 @@ use proptest::sample::select;
 
 /// A search: the corpus, what it is compressed to, and how it passes by.
 #[derive(Clone, Debug)]
-struct Streamed {
-    case: Case,
-    k: usize,
-    buffer_bytes: u64,
-    threads: usize,
+pub struct Streamed {
+    pub case: Case,
+    pub k: usize,
+    pub buffer_bytes: u64,
+    pub threads: usize,
 }
 
-fn streamed(element: ElementType) -> impl Strategy<Value = Streamed> {
+pub fn streamed(element: ElementType) -> impl Strategy<Value = Streamed> {
     let buffer_bytes = prop_oneof![3 => 1..4000u64, 3 => 4000..200_000u64, 1 => Just(1 << 30)];
     let k = prop_oneof![0..4usize, 4..60usize];
     (cases(element), k, buffer_bytes, 1..4usize).prop_map(|(case, k, buffer_bytes, threads)| {
@@ -157,7 +157,7 @@ fn check_streamed<Q: ScorableWith<D>, D: Format>(
 
 /// Chunks have kernels of their own on a GPU: sums that round have the bits of documents that are
 /// all there where they are one chunk, and sums that do not round wherever.
-fn buffer_bytes(device: &Device, streamed: &Streamed) -> u64 {
+pub fn buffer_bytes(device: &Device, streamed: &Streamed) -> u64 {
     let rounds = streamed.case.values != Values::Integers || streamed.case.normalize;
     if rounds && device.ordinal().is_some() { 1 << 30 } else { streamed.buffer_bytes }
 }

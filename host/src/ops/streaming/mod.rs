@@ -4,6 +4,7 @@ mod host;
 pub(crate) mod options;
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::host::HostCall;
 use self::options::{StreamFound, StreamOptions, StreamProgress};
@@ -11,16 +12,15 @@ use crate::cpu;
 use crate::cuda::{self, StreamCall};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::ops::devices::on_each;
 use crate::ops::score::check_normalize;
 use crate::plan::choice::Plan;
 use crate::plan::limits::Access;
 use crate::problem::Problem;
-use crate::problem::chunks::{Chunk, chunks};
+use crate::problem::chunks::{Chunk, chunks, shares};
 use crate::problem::pairing::Pairing;
-use crate::problem::top_k::check_k;
+use crate::problem::top_k::{BestKeys, check_k};
 use crate::runtime::interrupt::Interrupt;
 use crate::runtime::on::On;
 use crate::runtime::swap::lock;
@@ -70,31 +70,7 @@ impl Device {
         k: usize,
         options: &StreamOptions,
     ) -> Result<StreamFound> {
-        let queries = queries.into();
-        let documents = Streamed::new(source)?;
-        let chunks = self.chunks_of(queries.layout(), &documents, options);
-        let progress = Mutex::new(StreamProgress {
-            documents: 0,
-            n_documents: documents.layout.n_items() as u64,
-            bytes: 0,
-        });
-        let row_bytes = (documents.layout.dim() * D::FORMAT.size_bytes()) as u64;
-        let interrupt = Interrupt::current();
-        let passed = |chunk: &Chunk| {
-            let mut progress = lock(&progress);
-            progress.documents += chunk.items.len() as u64;
-            progress.bytes += chunk.rows.len() as u64 * row_bytes;
-            options.report(&progress);
-            interrupt.check()
-        };
-        interrupt.check()?;
-        let found = self.search_chunks(queries, &documents, &chunks, k, options, &passed)?;
-        Ok(StreamFound {
-            rankings: found.best.rankings(),
-            kernels: found.kernels,
-            n_chunks: chunks.len(),
-            bytes: lock(&progress).bytes,
-        })
+        search_on(std::slice::from_ref(self), queries.into(), source, k, options)
     }
 
     /// The first document with a score that is NaN, and the first query that gives it:
@@ -179,8 +155,6 @@ impl Device {
         // Even where there are no documents to be scored.
         let (cross, (_, none)) = (Pairing::cross(), documents.items(0..0)?);
         let _ = Problem::new(query_layout, &none, &cross)?;
-        // More than there are cannot be selected.
-        let k = k.min(documents.layout.n_items());
         match &self.0 {
             On::Cpu(()) => {
                 let _ = Plan::cpu(&score, cpu::n_threads())?;
@@ -206,4 +180,58 @@ impl Device {
             }
         }
     }
+}
+
+/// Searches on devices of one kind, at least one: each takes some consecutive chunks.
+pub(crate) fn search_on<Q: ScorableWith<D>, D: Format>(
+    devices: &[Device],
+    queries: TokensRef<'_, Q>,
+    source: &dyn Source<D>,
+    k: usize,
+    options: &StreamOptions,
+) -> Result<StreamFound> {
+    let documents = Streamed::new(source)?;
+    // More than there are cannot be selected.
+    let k = k.min(documents.layout.n_items());
+    let chunks = devices[0].chunks_of(queries.layout(), &documents, options);
+    let progress = Mutex::new(StreamProgress {
+        documents: 0,
+        n_documents: documents.layout.n_items() as u64,
+        bytes: 0,
+    });
+    let row_bytes = (documents.layout.dim() * D::FORMAT.size_bytes()) as u64;
+    let (interrupt, has_failed) = (Interrupt::current(), AtomicBool::new(false));
+    let passed = |chunk: &Chunk| {
+        let mut progress = lock(&progress);
+        progress.documents += chunk.items.len() as u64;
+        progress.bytes += chunk.rows.len() as u64 * row_bytes;
+        options.report(&progress);
+        interrupt.check()?;
+        match has_failed.load(Ordering::Relaxed) {
+            true => Err(Error::Interrupted),
+            false => Ok(()),
+        }
+    };
+    interrupt.check()?;
+    let shares = shares(chunks.iter().map(|chunk| chunk.rows.len()), devices.len());
+    let found = on_each(devices, &shares, |device, share| {
+        let chunks = &chunks[share];
+        let found = interrupt
+            .heeded_by(|| device.search_chunks(queries, &documents, chunks, k, options, &passed));
+        has_failed.fetch_or(found.is_err(), Ordering::Relaxed);
+        found
+    })?;
+    let mut best = BestKeys::new(queries.layout().n_items(), k)?;
+    let mut kernels = Vec::new();
+    for found in found {
+        best.merge(&found.best)?;
+        let new = found.kernels.into_iter().filter(|kernel| !kernels.contains(kernel));
+        kernels.extend(new.collect::<Vec<_>>());
+    }
+    Ok(StreamFound {
+        rankings: best.rankings(),
+        kernels,
+        n_chunks: chunks.len(),
+        bytes: lock(&progress).bytes,
+    })
 }

@@ -1,10 +1,12 @@
 //! Searches over documents that pass by, with the stand-in for the driver: what is allocated, what
 //! is copied to where, and what happens where memory ends. Nothing is computed.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use half::f16;
 use maxsim::format::{Int8, Scales};
 use maxsim::streaming::{Generated, StreamOptions, TokenReader};
-use maxsim::{Device, Error, TokenLayout, Tokens};
+use maxsim::{Device, Devices, Error, Interrupt, TokenLayout, Tokens};
 
 use super::stand_in::{ALLOCATIONS, COPIES, in_stand_in};
 
@@ -122,6 +124,41 @@ fn page_locked_rows_are_copied_at_once() {
             driver.count(ALLOCATIONS)
         });
         assert!(staged > locked, "pieces are made where they are needed alone");
+    });
+}
+
+/// Two shares of a device end, also where a source panics or the caller raises an interrupt.
+#[test]
+fn searches_of_shares_end_however_they_end() {
+    in_stand_in("streaming::searches_of_shares_end_however_they_end", |_| {
+        let device = device();
+        let devices = Devices::new([device.clone(), device.clone()]).expect("devices");
+        let query = numbers(32 * DIM);
+        let query = Tokens::padded(&query, 1, 32, DIM).expect("a query");
+        let layout = TokenLayout::padded(400, 10, DIM).expect("a layout");
+        let options = StreamOptions::default().buffer_bytes(10 * DOCUMENT_BYTES).threads(3);
+        let source = |wrong: usize| {
+            Generated::<f16, _>::new(layout.clone(), move |rows, _: &mut [f16]| {
+                assert!(!rows.contains(&wrong), "as meant");
+                Ok(())
+            })
+        };
+        let found = devices.search_stream(&query, &source(usize::MAX), 5, &options);
+        assert_eq!(found.expect("a search").n_chunks, 40);
+        for wrong in [0, 1234, 3999] {
+            let call = || devices.search_stream(&query, &source(wrong), 5, &options);
+            assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+        }
+        let interrupt = Interrupt::default();
+        let flag = interrupt.clone();
+        let raised = options.clone().progress(move |done| {
+            if done.documents > 200 {
+                flag.raise();
+            }
+        });
+        let call = || devices.search_stream(&query, &source(usize::MAX), 5, &raised);
+        assert!(matches!(interrupt.heeded_by(call), Err(Error::Interrupted)));
+        search(&device, 100, 10).expect("a search");
     });
 }
 
