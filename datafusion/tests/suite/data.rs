@@ -65,9 +65,18 @@ pub fn expected(queries: &AnyTokens<'_>, documents: &AnyTokens<'_>) -> Vec<u32> 
     scores.values().iter().map(|score| score.to_bits()).collect()
 }
 
-/// Calls a function.
+/// Calls a function that scores on the CPU.
 pub fn call(name: &str, args: &[ColumnarValue], number_rows: usize) -> Result<ColumnarValue> {
-    let all = functions(&Device::cpu());
+    call_on(&Device::cpu(), name, args, number_rows)
+}
+
+pub fn call_on(
+    device: &Device,
+    name: &str,
+    args: &[ColumnarValue],
+    number_rows: usize,
+) -> Result<ColumnarValue> {
+    let all = functions(device);
     let function = all.iter().find(|function| function.name() == name).unwrap();
     let field = |arg: &ColumnarValue| Arc::new(Field::new("argument", arg.data_type(), true));
     let types: Vec<_> = args.iter().map(|arg| arg.data_type()).collect();

@@ -15,10 +15,15 @@ use crate::data::{self, expected_ranking, ranked, sample, tokens};
 
 /// Writes the documents to four files.
 pub fn write(folder: &Path, documents: &AnyTokens<'_>) {
+    write_parts(folder, documents, 4);
+}
+
+/// Writes the documents to so many files.
+pub fn write_parts(folder: &Path, documents: &AnyTokens<'_>, n_parts: usize) {
     let n_items = documents.layout().n_items();
     let ids = data::ids(n_items);
-    for part in 0..4 {
-        let [start, end] = [part, part + 1].map(|part| part * n_items / 4);
+    for part in 0..n_parts {
+        let [start, end] = [part, part + 1].map(|part| part * n_items / n_parts);
         let path = folder.join(format!("part-{part}.parquet"));
         let documents = documents.items(start..end).unwrap();
         write_parquet(path, &ids.slice(start, end - start), &documents).unwrap();
