@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 root=$(realpath ..)
-# Apart from the other workspaces' targets, whose crates have other features.
+# As .cargo/config.toml says, whatever the caller's environment does.
 export CARGO_TARGET_DIR=$root/target/datafusion
 # What a second build could reuse is half of the target folder.
 export CARGO_INCREMENTAL=0

@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 from python import rows
-from search import campaign, goals
+from search import campaign, cluster, goals
 from search.__main__ import PROGRAM
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
@@ -119,6 +119,25 @@ class CampaignTest(unittest.TestCase):
 
     def test_committed_records_are_read(self):
         self.assertGreater(campaign.campaign_row(None)["ours"], 0.9)
+
+
+class ClusterTest(unittest.TestCase):
+    def test_the_median_beside_two_processes_decides(self):
+        for ours, met in ((115.0, True), (116.0, False)):
+            found = {"cluster_ms": [900.0, ours, 1.0], "peer_ms": [100.0, 1.0, 900.0]}
+            found = cluster.row(found)
+            self.assertEqual((found["met"], found["ours"], found["best_peer"]), (met, ours, 100.0))
+            self.assertEqual("why" in found, not met)
+
+    def test_what_the_program_prints_becomes_a_record(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program, out = (pathlib.Path(folder) / name for name in ("measure", "search.json"))
+            program.write_text('#!/bin/sh\necho \'{"cluster_ms": [1.0], "peer_ms": [2.0]}\'\n')
+            program.chmod(0o755)
+            words = ["--program", str(program), "--out", str(out), "--folder", folder]
+            self.assertEqual(cluster.main(words), 0)
+            found = json.loads(out.read_text())["rows"]
+        self.assertEqual([row["case"] for row in found], [cluster.CASE])
 
 
 class ProgramTest(unittest.TestCase):

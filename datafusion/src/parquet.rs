@@ -147,11 +147,19 @@ pub async fn read_parquet(session: &SessionContext, path: &str) -> Result<DataFr
 pub fn write_parquet(path: impl AsRef<Path>, ids: &ArrayRef, tokens: &AnyTokens<'_>) -> Result<()> {
     let path = path.as_ref();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")));
+    let file = unfinished(folder.unwrap_or(Path::new(".")));
     let file = file.map_err(|error| named(path, error.into()))?;
     write(file.as_file(), ids, tokens).map_err(|error| named(path, error))?;
     file.persist(path).map_err(|error| named(path, error.error.into()))?;
     Ok(())
+}
+
+/// A file in the folder of the one that it will be, which all may read that may read others.
+fn unfinished(folder: &Path) -> std::io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(folder)
 }
 
 /// Puts a file's name before an error.

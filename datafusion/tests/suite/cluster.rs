@@ -159,7 +159,7 @@ async fn a_cluster_ranks_as_the_library_does() {
     }
     assert!(cluster.executors.iter().all(|executor| executor.n_tasks() > 0));
 
-    // A truncated file is an error, of footers and of what is behind them; written again, it is not.
+    // A truncated file is an error, and one whose first half is missing; written again, it is not.
     let part = folders[0].path().join("part-2.parquet");
     let bytes = fs::read(&part).unwrap();
     for broken in [&bytes[..bytes.len() / 2], &[&bytes[..4], &bytes[bytes.len() / 2..]].concat()] {

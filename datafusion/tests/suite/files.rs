@@ -158,6 +158,19 @@ async fn a_truncated_file_is_an_error() {
     assert!(TopK::new(5).of(frame, query).unwrap().collect().await.is_ok());
 }
 
+/// Executors need not be of the writer's user.
+#[cfg(unix)]
+#[test]
+fn others_may_read_what_is_written() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+    fs::write(folder.path().join("any"), "").unwrap();
+    let tokens = tokens(1, &[1], 4).into();
+    write_parquet(folder.path().join("all.parquet"), &data::ids(1), &tokens).unwrap();
+    assert_eq!(mode("all.parquet"), mode("any"));
+}
+
 #[test]
 fn nothing_half_written_stays() {
     let folder = tempfile::tempdir().unwrap();
