@@ -33,9 +33,10 @@ PROTOCOL = (
     "one process for all methods of a row, in turns, the first another each round; results "
     "compared with float64 of a sample and with torch.topk first, peers' within 2 %; on a GPU 512 "
     "MB read before each timed call; medians, with quartiles beside; ms of rows of all scores and "
-    "of the selection are differences of CUDA events with the queue kept full; whole_ms, and the "
-    "ms of rows by way of codes, are host times from queries in host memory until ids and scores "
-    "are there"
+    "of the selection are differences of CUDA events with the queue kept full; whole_ms, the ms of "
+    "rows by way of codes and of several GPUs, and all s are host times from queries in host "
+    "memory until ids and scores are there; searches of documents in host memory in turns with "
+    "copies of 4 GiB from page-locked memory, whose rate is the link's"
 )
 
 

@@ -1,53 +1,44 @@
-"""Searches of documents in shards on several GPUs of a machine."""
+"""Searches on several GPUs of a machine as one: of documents in shards on them, and of documents
+that each reads a share of."""
 
 import ctypes
 
-import data
 import ours
 import torch
 from python import rows, world
 
-from . import goals, searches
+from . import goals, searches, streamed
 
-K = 100
 COUNTS = (1, 2, 4)
 
 
-class Shards:
-    """Documents in equal shards, each on a device of its own; where the scripts are only tried,
-    all on the CPU."""
+class Group:
+    """So many devices; where the scripts are only tried, the CPU several times."""
 
-    def __init__(self, w, documents, n_shards):
-        self.n, self.length, self.dim = documents.shape
-        n = -(-self.n // n_shards)
-        self.parts, self.handles, self.firsts = [], [], []
-        for i, first in enumerate(range(0, self.n, n)):
-            place = torch.device("cuda", i) if w.on_gpu else torch.device("cpu")
-            part = documents[first : first + n].to(place)
-            stream = 0
-            if w.on_gpu:
-                torch.cuda.synchronize(place)
-                stream = torch.cuda.current_stream(place).cuda_stream
-            self.device = ours.Device(i if w.on_gpu else -1, stream)
-            shape = (self.dim, len(part), self.length)
-            self.handles.append(self.device.tokens("f16", part.data_ptr(), *shape))
-            self.parts.append(part)
-            self.firsts.append(first)
+    def __init__(self, w, corpus, count):
+        one = [ours.Device(i if w.on_gpu else -1, stream_of(w, i)) for i in range(count)]
+        self.device = one[0]
+        handles = (ctypes.c_void_p * count)(*(device.handle for device in one))
+        self.handle = self.device("devices", handles, count)
+        shape = (corpus.dim, corpus.n, corpus.length)
+        self.shards = self.device("shards", self.handle, corpus.rows.data_ptr(), *shape)
 
-    def search(self, queries):
-        """A search of all shards, from the host to the host."""
-        n = len(self.handles)
-        shards = (ctypes.c_void_p * n)(*self.handles)
-        firsts = (ctypes.c_uint64 * n)(*self.firsts)
-        found = searches.Found(len(queries), min(K, self.n))
-        shape = (self.dim, len(queries), queries.shape[1], found.ids.shape[1])
-        arguments = (shards, firsts, n, queries.data_ptr(), *shape, *found.addresses())
+    def rank(self, corpus, queries):
+        """A search of the shards, from the host to the host."""
+        found = searches.Found(len(queries), min(streamed.K, corpus.n))
+        shape = (corpus.dim, len(queries), queries.shape[1], found.ids.shape[1])
+        arguments = (self.shards, queries.data_ptr(), *shape, *found.addresses())
 
         def call():
             self.device("rank_shards", *arguments)
             return found
 
         return call
+
+
+def stream_of(w, i):
+    """The stream of PyTorch's on a device."""
+    return torch.cuda.current_stream(i).cuda_stream if w.on_gpu else 0
 
 
 def devices(w):
@@ -63,36 +54,39 @@ def devices(w):
 
 
 def devices_row(w, goal, counts):
-    """A page among 200 000 pages of 1024 × 128 f16 (52 GB), in as many shards as there are
-    devices."""
-    n, length, dim = w.size(200_000, 60), w.size(1024, 24), w.size(128, 32)
+    """A page among 100 000 pages of 1024 × 128 f16 (26 GB): on as many devices as there are, in
+    shards, and from page-locked memory."""
     limits = w.limits
-    place = "cuda:0" if w.on_gpu else "cpu"
-    documents = data.unit(n * length, dim, torch.float16, place).view(n, length, dim)
-    queries = data.unit(length, dim, torch.float16, place).view(1, length, dim).cpu()
-    shards = {count: Shards(w, documents, count) for count in counts}
-    calls = {count: one.search(queries) for count, one in shards.items()}
-    best = {count: call() for count, call in calls.items()}
-    one = best[1]
-    for count, found in best.items():
-        if not (torch.equal(found.ids, one.ids) and torch.equal(found.scores, one.scores)):
-            raise ValueError(f"another ranking on {count} devices than on one")
-    times = w.whole_ms({str(count): call for count, call in calls.items()})
-    ms, most = world.figures(times), max(counts)
-    flop = 2 * dim * length * n * length
+    shape = w.size(100_000, 60), w.size(1024, 24), w.size(128, 32)
+    corpus = streamed.Corpus(w, streamed.page_locked(w, *shape))
+    queries = corpus.queries(1, corpus.length)
+    groups = {count: Group(w, corpus, count) for count in counts}
+    resident = {str(n): group.rank(corpus, queries) for n, group in groups.items()}
+    passing = {str(n): corpus.stream(queries, on=group.handle) for n, group in groups.items()}
+    for kind, calls in (("shards", resident), ("streams", passing)):
+        one = calls["1"]()
+        for name, call in calls.items():
+            found = call()
+            if not (torch.equal(found.ids, one.ids) and torch.equal(found.scores, one.scores)):
+                raise ValueError(f"{kind}: another ranking on {name} devices than on one")
+    times, streams = w.whole_ms(resident), w.whole_ms(passing)
+    ms, of_streams, most = world.figures(times), world.figures(streams), max(counts)
+    flop = 2 * corpus.dim * corpus.length * corpus.n * corpus.length
     return world.compared(
         goals.DEVICES,
         goal,
         {"maxsim": times[str(most)]},
         "ms",
         None,
-        limits.device_ms(documents.nbytes / most, flop / most, "f16"),
+        limits.device_ms(corpus.rows.nbytes / most, flop / most, "f16"),
         ms_by_devices=ms,
+        quartiles_by_devices=world.spreads(times),
+        streamed_ms_by_devices=of_streams,
         devices=most,
         x_one_of_2=rows.ratio(ms["1"], ms["2"]),
         x_one_of_4=rows.ratio(ms["1"], ms.get("4")),
-        quartiles_by_devices=world.spreads(times),
+        streamed_x_one=rows.ratio(of_streams["1"], of_streams[str(most)]),
         same_ranking=True,
-        what="a page among 200 000 pages of 1024 × 128 f16 (52 GB), from queries on the host to "
+        what="a page among 100 000 pages of 1024 × 128 f16 (26 GB), from queries on the host to "
         "ids there",
     )

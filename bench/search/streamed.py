@@ -58,10 +58,12 @@ class Corpus:
         drawn = data.unit(n * length, self.dim, torch.float16, self.w.device)
         return drawn.view(n, length, self.dim).cpu()
 
-    def stream(self, queries, threads=0, codes=None):
-        """A search of all documents; of `(codes, scales)` in host memory in their place."""
+    def stream(self, queries, threads=0, codes=None, on=None):
+        """A search of all documents; of `(codes, scales)` in host memory in their place; `on`:
+        a handle of several devices in place of the one."""
         found = searches.Found(len(queries), min(K, self.n))
         device = self.bench.device
+        on = device.handle if on is None else on
         of = (b"f16", self.rows.data_ptr(), 0)
         if codes is not None:
             of = (b"int8", *(x.data_ptr() for x in codes))
@@ -70,7 +72,7 @@ class Corpus:
         arguments = (*of, *shape, *to_find, 0, threads, *found.addresses())
 
         def call():
-            device("search_stream", device.handle, *arguments)
+            device("search_stream", on, *arguments)
             return found
 
         return call

@@ -9,10 +9,10 @@ use maxsim::search::{CoarseCodes, PreparedRescore};
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
 use maxsim::streaming::PageLocked;
 use maxsim::training::{DeviceGradScores, DeviceGradients, PreparedBackward};
-use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout};
+use maxsim::{Device, DeviceTokens, Devices, Pairing, ScoreOptions, TokenLayout};
 
 use crate::codes::{Codes, element_type, host_tokens};
-use crate::ffi::{Corpus, Selection};
+use crate::ffi::{Corpus, Selection, Sharded};
 
 /// Errors of the interface are texts: its callers only show them.
 pub(crate) type Result<T> = std::result::Result<T, String>;
@@ -21,6 +21,10 @@ pub(crate) type Result<T> = std::result::Result<T, String>;
 pub enum Object {
     /// A device, and what it is as JSON.
     Device(Device, CString),
+    /// Several devices that search as one.
+    Devices(Devices),
+    /// Documents on such devices.
+    Sharded(Sharded),
     /// Tokens of any format.
     Tokens(AnyTokens),
     /// Compressed tokens in host memory.
@@ -47,6 +51,8 @@ impl Object {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Object::Device(..) => "a device",
+            Object::Devices(_) => "devices",
+            Object::Sharded(_) => "shards",
             Object::Tokens(_) => "tokens",
             Object::Codes(_) => "codes",
             Object::Work(AnyWork::Plain(_), _) => "a work",

@@ -120,7 +120,7 @@ def test_streamed(tmp_path: Path) -> None:
 def test_several_devices(tmp_path: Path) -> None:
     (row,) = measured(tmp_path, "devices").values()
     assert row["x_one_of_2"] > 0 and row["x_one_of_4"] > 0, row.get("why")
-    assert row["same_ranking"] and row["devices"] == 4
+    assert row["same_ranking"] and row["devices"] == 4 and row["streamed_x_one"] > 0
 
 
 def test_similarities_are_spread_as_the_real_sets(tmp_path: Path) -> None:

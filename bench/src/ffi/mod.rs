@@ -8,6 +8,7 @@
 //! once, and scores are written at each call, so that scripts can be tried without a GPU.
 
 mod backward;
+mod devices;
 mod handle;
 mod score;
 mod search;
@@ -24,6 +25,7 @@ use maxsim_kernels::table::forward::FORWARD;
 use serde_json::json;
 
 pub use self::backward::*;
+pub use self::devices::*;
 use self::handle::get;
 pub use self::score::*;
 pub use self::search::*;

@@ -1,11 +1,9 @@
 //! Whole searches, from queries in host memory to ids there: of all scores, and by way of codes.
 
-use std::thread;
-
 use half::f16;
 use maxsim::format::{Int8, ScaleType};
 use maxsim::search::{Certainty, Hit, SearchOptions, SearchTokens};
-use maxsim::{Device, DeviceTokens, Pairing, Ranking, ScoreOptions, TokenLayout, Tokens};
+use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout, Tokens};
 
 use super::handle::{get, layout, tokens, wrong};
 use super::top_k::copy_rankings;
@@ -143,90 +141,14 @@ pub unsafe extern "C" fn maxsim_bench_rank(
 ) -> i32 {
     // SAFETY: the caller's promises.
     done(|| unsafe {
-        let documents = half_documents(documents)?;
+        let documents = tokens(documents)?.tokens.typed::<f16>();
+        let documents = documents.ok_or("expected f16 documents")?;
         let queries = half_tokens(queries, layout(dim, n, len, std::ptr::null())?)?;
-        let found = best_of(documents, &queries, k as usize)?;
+        let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+        let device = documents.device();
+        let found = device.top_k(&queries, documents, &cross, &options, k as usize);
+        let found = found.map_err(text)?;
         let rankings = found.iter().map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
         copy_rankings(rankings, k as usize, ids, scores)
     })
-}
-
-/// Ranks f16 documents in `n_shards` shards, each on a device of its own or not, as
-/// [`maxsim_bench_rank`] ranks those of one: a thread for each shard, and the best of all. The ids
-/// of a shard's documents begin at its `first_ids`. 0, or -1 for an error.
-///
-/// # Safety
-/// `shards` and `first_ids` must be `n_shards` live handles and numbers; the memory must be
-/// readable and writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn maxsim_bench_rank_shards(
-    shards: *const *const Object,
-    first_ids: *const u64,
-    n_shards: u64,
-    queries: u64,
-    dim: u64,
-    n: u64,
-    len: u64,
-    k: u64,
-    ids: u64,
-    scores: u64,
-) -> i32 {
-    // SAFETY: the caller's promises.
-    done(|| unsafe {
-        let shards = std::slice::from_raw_parts(shards, n_shards as usize);
-        let first_ids = std::slice::from_raw_parts(first_ids, n_shards as usize);
-        let documents: Result<Vec<_>> = shards.iter().map(|&shard| half_documents(shard)).collect();
-        let queries = half_tokens(queries, layout(dim, n, len, std::ptr::null())?)?;
-        let found = best_of_shards(&documents?, first_ids, &queries, k as usize)?;
-        let rankings = found.iter().map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
-        copy_rankings(rankings, k as usize, ids, scores)
-    })
-}
-
-/// # Safety
-/// The handle must be null or live.
-unsafe fn half_documents<'a>(documents: *const Object) -> Result<&'a DeviceTokens<f16>> {
-    // SAFETY: the caller's promise.
-    let documents = unsafe { tokens(documents)? };
-    documents.tokens.typed::<f16>().ok_or_else(|| "expected f16 documents".to_string())
-}
-
-/// The best documents of each query on the documents' device.
-fn best_of(
-    documents: &DeviceTokens<f16>,
-    queries: &Tokens<'_, f16>,
-    k: usize,
-) -> Result<Vec<Ranking>> {
-    let (cross, options) = (Pairing::cross(), ScoreOptions::default());
-    documents.device().top_k(queries, documents, &cross, &options, k).map_err(text)
-}
-
-/// The best documents of each query in shards, a thread for each.
-fn best_of_shards(
-    shards: &[&DeviceTokens<f16>],
-    first_ids: &[u64],
-    queries: &Tokens<'_, f16>,
-    k: usize,
-) -> Result<Vec<Ranking>> {
-    let found: Result<Vec<Vec<Ranking>>> = thread::scope(|scope| {
-        let shards = shards.iter().zip(first_ids);
-        let threads = shards.map(|(&shard, &first)| {
-            scope.spawn(move || {
-                let mut found = best_of(shard, queries, k)?;
-                let ranked = found.iter_mut().flat_map(|ranking| &mut ranking.ranked);
-                ranked.for_each(|document| document.id += first as u32);
-                Ok(found)
-            })
-        });
-        // All of them run before the first is waited for.
-        let threads: Vec<_> = threads.collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err("a shard's search panicked".to_string()))
-        };
-        threads.into_iter().map(join).collect()
-    });
-    let mut shards: Vec<_> = found?.into_iter().map(Vec::into_iter).collect();
-    let n_queries = queries.layout().n_items();
-    let merged = |_| Ranking::merge(shards.iter_mut().filter_map(Iterator::next), k);
-    Ok((0..n_queries).map(merged).collect())
 }

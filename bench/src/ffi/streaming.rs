@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use half::f16;
 use maxsim::format::{Int8, ScaleType, Scales};
 use maxsim::streaming::{StreamFound, StreamOptions, TokenReader};
-use maxsim::{Device, TokenLayout, Tokens};
+use maxsim::{Devices, TokenLayout, Tokens};
 
 use super::handle::{get, layout, string, wrong};
 use super::search::half_tokens;
@@ -51,13 +51,14 @@ pub unsafe extern "C" fn maxsim_bench_address(memory: *mut Object, to: *mut u64)
 }
 
 /// Ranks documents `[n, len, dim]` of host memory for f16 queries `[n_queries, query_len, dim]` at
-/// a host address, reading each document once. Documents of `format` f16 are elements at `rows`;
-/// those of `int8` are codes there, with an f16 scale per row at `scales`. `buffer_bytes` and
-/// `n_threads` are the library's for 0. Writes to host addresses as
+/// a host address, reading each document once, on a device or on several. Documents of `format` f16
+/// are elements at `rows`; those of `int8` are codes there, with an f16 scale per row at `scales`.
+/// `buffer_bytes` and `n_threads` are the library's for 0. Writes to host addresses as
 /// [`maxsim_bench_best`](super::maxsim_bench_best) does; 0, or -1 for an error.
 ///
 /// # Safety
-/// `device` must be a live handle, `format` a C string; the memory must be readable and writable.
+/// `device` must be a live handle, of a device or of devices, `format` a C string; the memory must
+/// be readable and writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn maxsim_bench_search_stream(
     device: *const Object,
@@ -78,7 +79,7 @@ pub unsafe extern "C" fn maxsim_bench_search_stream(
 ) -> i32 {
     // SAFETY: the caller's promises.
     done(|| unsafe {
-        let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
+        let devices = devices_of(device)?;
         let queries = half_tokens(queries, layout(dim, n_queries, query_len, std::ptr::null())?)?;
         let layout = layout(dim, n, len, std::ptr::null())?;
         let options = options(buffer_bytes, n_threads);
@@ -86,11 +87,11 @@ pub unsafe extern "C" fn maxsim_bench_search_stream(
         let found = match string(format)? {
             "f16" => {
                 let documents = half_tokens(rows, layout)?;
-                device.search_stream(&queries, &documents, k, &options).map_err(text)?
+                devices.search_stream(&queries, &documents, k, &options).map_err(text)?
             }
             "int8" => {
                 let documents = codes_at(rows, scales, layout)?;
-                search_codes(device, &queries, &documents, k, &options)?
+                search_codes(&devices, &queries, &documents, k, &options)?
             }
             other => return Err(format!("format {other}: expected f16 or int8")),
         };
@@ -152,6 +153,19 @@ unsafe fn copy_found(found: &StreamFound, k: usize, ids: u64, scores: u64) -> Re
     unsafe { copy_rankings(rankings, k, ids, scores) }
 }
 
+/// One device or several.
+///
+/// # Safety
+/// The handle must be null or live.
+unsafe fn devices_of(device: *const Object) -> Result<Devices> {
+    // SAFETY: the caller's promise.
+    match unsafe { get(device)? } {
+        Object::Device(device, _) => Devices::new([device.clone()]).map_err(text),
+        Object::Devices(devices) => Ok(devices.clone()),
+        other => Err(format!("expected a device or devices, found {}", other.kind())),
+    }
+}
+
 /// Codes and f16 scales at host addresses.
 ///
 /// # Safety
@@ -166,12 +180,12 @@ unsafe fn codes_at<'a>(rows: u64, scales: u64, layout: TokenLayout) -> Result<To
 }
 
 fn search_codes(
-    device: &Device,
+    devices: &Devices,
     queries: &Tokens<'_, f16>,
     documents: &Tokens<'_, Int8>,
     k: usize,
     options: &StreamOptions,
 ) -> Result<StreamFound> {
     let queries = queries.quantize::<Int8>(ScaleType::F32).map_err(text)?;
-    device.search_stream(&queries, documents, k, options).map_err(text)
+    devices.search_stream(&queries, documents, k, options).map_err(text)
 }

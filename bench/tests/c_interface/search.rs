@@ -41,25 +41,6 @@ fn searches_from_queries_to_ids() {
         assert!((best[0] - score(order[0])).abs() < 1e-5 && best[3].is_nan(), "{best:?}");
 
         let exact = (ids, best);
-        // Two shards, of which the later documents come first.
-        let shard = |first: usize, n: u64| {
-            let (f16, rows) = (c"f16".as_ptr(), address(&documents[first * DIM..]));
-            maxsim_bench_tokens(device, f16, rows, dim, n, 1, ptr::null(), 0).cast_const()
-        };
-        let (shards, firsts) = ([shard(1, 2), shard(0, 1)], [1, 0]);
-        (ids, best) = ([0; 4], [0.0; 4]);
-        let rank = |n_shards: u64| {
-            let (shards, firsts, query) = (shards.as_ptr(), firsts.as_ptr(), address(query));
-            maxsim_bench_rank_shards(shards, firsts, n_shards, query, dim, 1, 2, 4, ids_at, best_at)
-        };
-        assert_eq!(rank(2), 0, "{}", last_error());
-        assert_eq!((ids, &best[..3]), (exact.0, &exact.1[..3]));
-        assert_eq!(rank(1), 0);
-        assert!(ids[..2].iter().all(|id| *id > 0) && ids[2] == -1, "{ids:?}");
-        for shard in shards {
-            maxsim_bench_free(shard.cast_mut());
-        }
-
         let corpus = maxsim_bench_corpus(device, address(documents), dim, 3, 1);
         assert!(!corpus.is_null(), "{}", last_error());
         let counts_at = counts.as_mut_ptr().expose_provenance() as u64;
@@ -157,6 +138,47 @@ fn documents_of_host_memory_are_searched_as_those_of_a_device() {
         assert_eq!(maxsim_bench_address(plain, &mut at), -1);
         assert!(last_error().contains("page-locked memory"), "{}", last_error());
         for object in [codes, plain, memory, device] {
+            maxsim_bench_free(object);
+        }
+    }
+}
+
+#[test]
+fn devices_search_as_one() {
+    let rows = ROWS.map(half::f16::from_f32);
+    let (query, documents) = rows.split_at(2 * DIM);
+    // SAFETY: live handles, and memory that outlives them.
+    unsafe {
+        let (cpu, dim) = (maxsim_bench_open(-1), DIM as u64);
+        let both = [cpu.cast_const(); 2];
+        let devices = maxsim_bench_devices(both.as_ptr(), 2);
+        let shards = maxsim_bench_shards(devices, address(documents), dim, 3, 1);
+        assert!(!shards.is_null(), "{}", last_error());
+        let (mut ids, mut best) = ([0i64; 4], [0f32; 4]);
+        let places = [ids.as_mut_ptr().expose_provenance(), best.as_mut_ptr().expose_provenance()];
+        let [ids_at, best_at] = places.map(|place| place as u64);
+        let (query, rows) = (address(query), address(documents));
+
+        let plain = maxsim_bench_tokens(cpu, c"f16".as_ptr(), rows, dim, 3, 1, ptr::null(), 0);
+        assert_eq!(maxsim_bench_rank(plain, query, dim, 1, 2, 4, ids_at, best_at), 0);
+        let (wanted_ids, wanted) = (ids, best);
+        (ids, best) = ([0; 4], [0.0; 4]);
+        assert_eq!(maxsim_bench_rank_shards(shards, query, dim, 1, 2, 4, ids_at, best_at), 0);
+        assert_eq!((ids, &best[..3]), (wanted_ids, &wanted[..3]));
+
+        (ids, best) = ([0; 4], [0.0; 4]);
+        let stream = |on: *const Object| {
+            let format = c"f16".as_ptr();
+            maxsim_bench_search_stream(
+                on, format, rows, 0, dim, 3, 1, query, 1, 2, 4, 0, 0, ids_at, best_at,
+            )
+        };
+        assert_eq!(stream(devices), 0, "{}", last_error());
+        assert_eq!((ids, &best[..3]), (wanted_ids, &wanted[..3]));
+        assert_eq!(stream(plain), -1);
+        assert!(last_error().contains("device or devices, found tokens"), "{}", last_error());
+        assert!(maxsim_bench_devices(both.as_ptr(), 0).is_null());
+        for object in [plain, shards, devices, cpu] {
             maxsim_bench_free(object);
         }
     }
