@@ -58,7 +58,7 @@ impl DocumentFile {
     pub fn documents(&self) -> Result<Documents<'_>> {
         Ok(match self {
             DocumentFile::Tokens(file) => Documents::Tokens(file),
-            DocumentFile::Residual(file, _) => Documents::Residual(Box::new(file.tokens()?)),
+            DocumentFile::Residual(file, _) => Documents::Residual(Box::new(file.tokens()?), file),
         })
     }
 }
@@ -68,8 +68,8 @@ impl DocumentFile {
 pub enum Documents<'a> {
     /// Embeddings, or codes with scales, which are uploaded as they are.
     Tokens(&'a TokenFile),
-    /// Residual-compressed tokens, which are decoded a range at a time.
-    Residual(Box<ResidualTokens<'a>>),
+    /// Residual-compressed tokens, which are decoded a range at a time, and their file.
+    Residual(Box<ResidualTokens<'a>>, &'a ResidualFile),
 }
 
 impl Documents<'_> {
@@ -77,7 +77,7 @@ impl Documents<'_> {
     pub fn layout(&self) -> &TokenLayout {
         match self {
             Documents::Tokens(file) => file.layout(),
-            Documents::Residual(tokens) => tokens.layout(),
+            Documents::Residual(tokens, _) => tokens.layout(),
         }
     }
 
@@ -86,7 +86,7 @@ impl Documents<'_> {
         match self {
             Documents::Tokens(file) => file.stored_token(document, token),
             // Such files have no masks.
-            Documents::Residual(_) => token,
+            Documents::Residual(..) => token,
         }
     }
 
@@ -95,11 +95,22 @@ impl Documents<'_> {
         self.layout().n_items()
     }
 
+    /// Checks that a mapped file is as it was when it was opened.
+    ///
+    /// # Errors
+    /// Where it is not: rows that are gone cannot be read.
+    pub(crate) fn check_unchanged(&self, by: Change) -> Result<()> {
+        match self {
+            Documents::Tokens(file) => file.check_unchanged(by),
+            Documents::Residual(_, file) => file.check_unchanged(by),
+        }
+    }
+
     /// Warnings for a user about a file that can be read all the same.
     pub fn warnings(&self) -> Vec<String> {
         match self {
             Documents::Tokens(file) => file.warnings().collect(),
-            Documents::Residual(_) => Vec::new(),
+            Documents::Residual(..) => Vec::new(),
         }
     }
 
@@ -107,7 +118,7 @@ impl Documents<'_> {
     pub fn format_name(&self) -> &'static str {
         match self {
             Documents::Tokens(file) => file.contents().format.name(),
-            Documents::Residual(_) => "plaid",
+            Documents::Residual(..) => "plaid",
         }
     }
 }

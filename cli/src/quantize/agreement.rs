@@ -72,7 +72,7 @@ pub(super) fn measure(
     let step = (N_SCORES / n_documents.max(1)).clamp(1, n_queries.max(1));
     let format = match files[1] {
         Documents::Tokens(file) => file.contents().format,
-        Documents::Residual(_) => queries.contents().format,
+        Documents::Residual(..) => queries.contents().format,
     };
     // Losses of queries that are too small for codes show in the agreement.
     let query_scales = query_scales(queries, format, &mut Vec::new())?;

@@ -64,7 +64,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     let scanned = match (&screen, &documents) {
         (Some(file), _) => Some(file),
         (None, Documents::Tokens(file)) => Some(*file),
-        (None, Documents::Residual(_)) => None,
+        (None, Documents::Residual(..)) => None,
     };
     let query_scales = match scanned {
         Some(file) => queries::scales(&queries, file.contents().format, &mut notes)?,
@@ -146,7 +146,7 @@ fn outcome(
     ranked().map_err(|error| {
         let file = match request.documents {
             Documents::Tokens(file) => Some(*file),
-            Documents::Residual(_) => None,
+            Documents::Residual(..) => None,
         };
         let files: Vec<&TokenFile> =
             file.into_iter().chain(screen.map(|(screen, _)| screen)).collect();
@@ -235,7 +235,7 @@ fn checked(
     Checked::new(&queries, "query", args.allow_infinite).check()?;
     let element = match documents {
         Documents::Tokens(file) => file.contents().format.element(),
-        Documents::Residual(tokens) => {
+        Documents::Residual(tokens, _) => {
             finite::check_residual(tokens, &args.documents, args.allow_infinite)?;
             None
         }
@@ -267,7 +267,7 @@ fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &Documents<'
             (q, d) => q.is_scorable_with(d),
         },
         // Documents are decoded on the way.
-        Documents::Residual(_) => q.format.element().is_some(),
+        Documents::Residual(..) => q.format.element().is_some(),
     };
     ensure!(
         is_possible,

@@ -39,7 +39,7 @@ pub(super) fn score(
         let Chunk { n_pairs, documents, query_ids, places, bytes } =
             Chunk::new(request, rest, row_bytes, chunk_bytes);
         let pairing = Pairing::pairs(&query_ids, &places)?;
-        let scored = (sides.read)(&Items::of(&documents)).and_then(|part| {
+        let scored = sides.read(&Items::of(&documents)).and_then(|part| {
             let scores = device.score_any(&queries, &part, &pairing, request.options)?;
             let plan = device.plan_any(&queries, &part, &pairing, request.options)?;
             Ok((plan.name(), scores))

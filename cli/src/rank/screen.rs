@@ -84,7 +84,7 @@ pub fn rank(
 pub fn check(screen: &TokenFile, documents: &Documents<'_>, verify: Verify) -> Result<Proof> {
     match documents {
         Documents::Tokens(documents) => provenance::check(screen, documents, verify),
-        Documents::Residual(_) => bail!("the documents are compressed themselves"),
+        Documents::Residual(..) => bail!("the documents are compressed themselves"),
     }
 }
 

@@ -11,7 +11,7 @@ use maxsim::{AnyTokens, Device};
 
 use crate::documents::Documents;
 use crate::finite::Checked;
-use crate::input::{Items, ReadItems};
+use crate::input::{Change, Items, ReadItems};
 use crate::rank::queries::query_format;
 use crate::rank::stream::Request;
 use crate::residual::{decode, of_items};
@@ -26,7 +26,8 @@ pub(super) struct Sides<'a> {
     /// Format that documents are read in.
     pub format: TokenFormat,
     /// Reads some documents, which are checked to be finite.
-    pub read: Read<'a>,
+    read: Read<'a>,
+    documents: &'a Documents<'a>,
 }
 
 /// One side of a call.
@@ -47,12 +48,22 @@ impl<'a> From<&'a Part<'a>> for AnyTokensRef<'a> {
 }
 
 impl<'a> Sides<'a> {
+    /// Reads some documents, which are checked to be finite.
+    ///
+    /// # Errors
+    /// Where the file has changed since it was opened: it may be shorter than it was, and a mapping
+    /// of what is gone ends the process.
+    pub fn read(&self, items: &Items<'_>) -> Result<Part<'a>> {
+        self.documents.check_unchanged(Change::Content)?;
+        (self.read)(items)
+    }
+
     /// The sides of calls of a range of queries.
     pub fn new(request: &Request<'a>, queries: Range<usize>) -> Result<Sides<'a>> {
-        let Request { queries: file, documents, query_scales, allow_infinite, .. } = *request;
-        let documents = match documents {
+        let Request { queries: file, documents: all, query_scales, allow_infinite, .. } = *request;
+        let documents = match all {
             Documents::Tokens(documents) => *documents,
-            Documents::Residual(tokens) => return Sides::decoded(request, tokens, queries),
+            Documents::Residual(tokens, _) => return Sides::decoded(request, tokens, queries),
         };
         let (of_queries, format) = (file.contents().format, documents.contents().format);
         let of_queries = query_format(of_queries, format);
@@ -69,7 +80,7 @@ impl<'a> Sides<'a> {
         };
         let documents = Checked::new(documents, "document", allow_infinite);
         let read = move |items: &Items<'_>| documents.any_items(items).map(Part::Tokens);
-        Ok(Sides { queries, format, read: Box::new(read) })
+        Ok(Sides { queries, format, read: Box::new(read), documents: all })
     }
 
     /// The sides of residual-compressed documents: compressed for f16 queries, and decoded to f32
@@ -110,6 +121,6 @@ impl<'a> Sides<'a> {
                  use the queries' uncompressed embeddings"
             ),
         };
-        Ok(Sides { queries, format, read })
+        Ok(Sides { queries, format, read, documents: request.documents })
     }
 }

@@ -171,7 +171,7 @@ pub fn scores(
     while start < all.len() {
         let (items, bytes) = chunk(layout, row_bytes, n_queries, &all, start, chunk_bytes);
         let pairing = Pairing::cross();
-        let scored = (sides.read)(&items).and_then(|part| {
+        let scored = sides.read(&items).and_then(|part| {
             let mut scores = Vec::new();
             for queries in &queries {
                 let more = device.score_any(queries, &part, &pairing, options)?.into_values();

@@ -10,6 +10,13 @@ use std::time::{Duration, Instant};
 
 use crate::files::{self, Random, npy, packed};
 use crate::tool::{self, Run, command};
+use indicatif::ProgressBar;
+use maxsim::format::ScaleType;
+use maxsim::{Device, ScoreOptions};
+use maxsim_cli::documents::DocumentFile;
+use maxsim_cli::input::{Reading, TokenFile};
+use maxsim_cli::rank::stream::{self, Request};
+use maxsim_cli::selection::Selected;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -233,6 +240,55 @@ fn an_interrupted_ranking_writes_nothing() {
         assert_eq!(output.status.signal(), Some(signal.as_raw()));
         assert!(output.stdout.is_empty() && output.stderr.is_empty());
         assert_eq!(names(folder.path()), ["d.npy", "q.safetensors"]);
+    }
+}
+
+/// A file that becomes shorter while it is ranked is an error that says so, of every kind of file,
+/// and the next run works.
+#[test]
+fn a_file_that_is_truncated_during_a_run_is_an_error() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let rows = Random(3).values(4096 * 32);
+    fs::write(path("d.npy"), npy(1, "<f4", &[512, 8, 32], &files::f32_bytes(&rows))).unwrap();
+    fs::write(path("q.safetensors"), packed(&rows[..64], 32, &[0, 1, 2])).unwrap();
+    for (format, more) in [("int8", &[][..]), ("plaid", &["--keep-lengths", "--centroids", "8"])] {
+        let (input, output) = (path("d.npy"), path(&format!("{format}.safetensors")));
+        let args = ["quantize", "--format", format, "--input", input.to_str().unwrap()];
+        tool::run([&args[..], &["--output", output.to_str().unwrap()], more].concat()).ok();
+    }
+    for (name, bytes) in
+        [("d.npy", 40_000), ("int8.safetensors", 10_000), ("plaid.safetensors", 10_000)]
+    {
+        let queries = TokenFile::open(&path("q.safetensors"), Reading::Map).unwrap();
+        let whole = fs::read(path(name)).unwrap();
+        let file = DocumentFile::open(&path(name), Reading::Map).unwrap();
+        let documents = file.documents().unwrap();
+        let request = Request {
+            queries: &queries,
+            documents: &documents,
+            selected: &Selected::All,
+            device: &Device::cpu(),
+            options: &ScoreOptions::default(),
+            query_scales: ScaleType::F16,
+            allow_infinite: false,
+            top_k: 1,
+            chunk_bytes: Some(bytes),
+            progress: &ProgressBar::hidden(),
+        };
+        let mut n_chunks = 0;
+        let error = stream::scores(&request, 0..2, |_, _| {
+            n_chunks += 1;
+            let file = fs::File::options().write(true).open(path(name)).unwrap();
+            file.set_len(whole.len() as u64 / 2).unwrap();
+            Ok(())
+        });
+        let error = format!("{:#}", error.unwrap_err());
+        assert_eq!(n_chunks, 1, "{name}: {error}");
+        assert!(error.contains(&format!("{name}: the file changed after")), "{error}");
+        assert!(error.contains("--no-mmap"), "{error}");
+        fs::write(path(name), &whole).unwrap();
+        tool::rank(&path("q.safetensors"), &path(name), &[]).ok();
     }
 }
 
