@@ -147,6 +147,28 @@ impl<'a> Checked<'a> {
         Ok(elements)
     }
 
+    /// Reads rows of any items, checked but for those that no item has. Works on this thread alone,
+    /// for callers that read from several.
+    ///
+    /// # Errors
+    /// For the first row of an item that is not finite.
+    pub fn rows_here<T: Element>(self, rows: Range<usize>) -> Result<Cow<'a, [T]>> {
+        let (layout, elements) = (self.file.layout(), self.file.elements::<T>(rows.clone())?);
+        if elements.chunks(PIECE_LEN).any(|piece| is_piece_wrong(piece, self.allow_infinite)) {
+            let dim = layout.dim();
+            for item in 0..layout.n_items() {
+                let of_item = layout.item_rows(item);
+                for row in of_item.start.max(rows.start)..of_item.end.min(rows.end) {
+                    let of_row = &elements[(row - rows.start) * dim..][..dim];
+                    if let Some(wrong) = wrong_element(of_row, self.allow_infinite) {
+                        return Err(self.error(row, item, wrong));
+                    }
+                }
+            }
+        }
+        Ok(elements)
+    }
+
     /// Checks all items.
     ///
     /// # Errors
@@ -203,26 +225,28 @@ impl<'a> Checked<'a> {
 }
 
 /// Whether any element is NaN, or infinite unless that is allowed, of rows used or not.
+fn is_any_wrong<T: Element>(elements: &[T], allow_infinite: bool) -> bool {
+    elements.par_chunks(PIECE_LEN).any(|piece| is_piece_wrong(piece, allow_infinite))
+}
+
+/// As [`is_any_wrong`], on this thread.
 ///
 /// The bits of a magnitude are increased so far that those of what is wrong, and no others, reach
 /// the bit of the sign: an addition for each element, many at a time, and no branch.
-fn is_any_wrong<T: Element>(elements: &[T], allow_infinite: bool) -> bool {
+fn is_piece_wrong<T: Element>(piece: &[T], allow_infinite: bool) -> bool {
     // NaN is above infinity, in bits.
     let infinity = T::from_f32(f32::INFINITY);
-    let is_wrong = |piece: &[T]| {
-        if size_of::<T>() == 2 {
-            let first_wrong = bytemuck::cast::<_, i16>(infinity) + i16::from(allow_infinite);
-            let add = i16::MIN.wrapping_sub(first_wrong);
-            let bits = bytemuck::cast_slice::<_, i16>(piece).iter();
-            bits.fold(0, |all: i16, x| all | (x & i16::MAX).wrapping_add(add)) < 0
-        } else {
-            let first_wrong = bytemuck::cast::<_, i32>(infinity) + i32::from(allow_infinite);
-            let add = i32::MIN.wrapping_sub(first_wrong);
-            let bits = bytemuck::cast_slice::<_, i32>(piece).iter();
-            bits.fold(0, |all: i32, x| all | (x & i32::MAX).wrapping_add(add)) < 0
-        }
-    };
-    elements.par_chunks(PIECE_LEN).any(is_wrong)
+    if size_of::<T>() == 2 {
+        let first_wrong = bytemuck::cast::<_, i16>(infinity) + i16::from(allow_infinite);
+        let add = i16::MIN.wrapping_sub(first_wrong);
+        let bits = bytemuck::cast_slice::<_, i16>(piece).iter();
+        bits.fold(0, |all: i16, x| all | (x & i16::MAX).wrapping_add(add)) < 0
+    } else {
+        let first_wrong = bytemuck::cast::<_, i32>(infinity) + i32::from(allow_infinite);
+        let add = i32::MIN.wrapping_sub(first_wrong);
+        let bits = bytemuck::cast_slice::<_, i32>(piece).iter();
+        bits.fold(0, |all: i32, x| all | (x & i32::MAX).wrapping_add(add)) < 0
+    }
 }
 
 /// The largest magnitude of elements that are finite.

@@ -4,6 +4,7 @@ pub(crate) mod explain;
 mod pairs;
 pub mod queries;
 pub mod screen;
+pub mod search;
 mod sides;
 pub mod stream;
 pub mod winners;

@@ -12,9 +12,9 @@ use rayon::prelude::*;
 use crate::documents::Documents;
 use crate::input::{Items, TokenFile};
 use crate::rank::explain::BadScore;
-use crate::rank::pairs;
 use crate::rank::sides::{Part, Sides};
 use crate::rank::winners::Winners;
+use crate::rank::{pairs, search};
 use crate::selection::Selected;
 
 /// Device memory for the documents of one call and their scores, unless the caller says
@@ -124,6 +124,12 @@ pub struct Search {
 /// documents to INT8 where they are f32. Residual-compressed documents are decoded a chunk at a
 /// time.
 pub fn rank(request: &Request<'_>) -> Result<Outcome> {
+    if request.device.ordinal().is_some() {
+        if let Some(outcome) = search::rank(request)? {
+            return Ok(outcome);
+        }
+        request.progress.reset();
+    }
     let n_queries = request.queries.n_items();
     let mut best = vec![TopK::new(request.top_k); n_queries];
     let has_tokens = |id| request.documents.layout().has_tokens(id);

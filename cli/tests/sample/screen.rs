@@ -19,6 +19,7 @@ use maxsim::{Device, Pairing, ScoreOptions, Tokens};
 use maxsim_cli::documents::Documents;
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::provenance::Proof;
+use maxsim_cli::rank::search;
 use maxsim_cli::rank::stream::Request;
 use maxsim_cli::selection::Selected;
 use serde_json::Value;
@@ -210,6 +211,59 @@ fn progress_is_in_shares_of_a_long_document() {
     let documents = Tokens::padded(&of_documents, 1, len, dim).unwrap();
     let at_once = Device::cpu().score(&queries, &documents, &Pairing::cross()).unwrap();
     assert_eq!(scores, at_once.values());
+}
+
+/// The library's search over documents that pass by, which GPUs take, gives the ranking that chunk
+/// after chunk gives, and none where it would not see what is wrong.
+#[test]
+fn searches_that_pass_by_rank_as_chunks_do() {
+    let folder = Folder::empty();
+    let set = Path::new("examples/debian-packages");
+    let open = |path: &Path| TokenFile::open(path, Reading::Map).unwrap();
+    let (queries, documents) =
+        (open(&set.join("queries.safetensors")), open(&set.join("documents.safetensors")));
+    let progress = ProgressBar::hidden();
+    let with = |queries: &TokenFile, documents: &TokenFile, chunk_bytes: u64, top_k: usize| {
+        let request = Request {
+            queries,
+            documents: &Documents::Tokens(documents),
+            selected: &Selected::All,
+            device: &Device::cpu(),
+            options: &ScoreOptions::default(),
+            query_scales: ScaleType::F16,
+            allow_infinite: false,
+            top_k,
+            chunk_bytes: Some(chunk_bytes),
+            progress: &progress,
+        };
+        (search::rank(&request), maxsim_cli::rank::stream::rank(&request))
+    };
+    let (found, expected) = with(&queries, &documents, 300_000, 7);
+    let (found, expected) = (found.unwrap().unwrap(), expected.unwrap());
+    assert_eq!(found.rankings, expected.rankings);
+    assert!(found.calls.n_chunks > 3 && found.calls.kernels == ["cpu"], "{:?}", found.calls);
+    assert_eq!(progress.position(), 2 * 50 * 200);
+
+    // Row 2 is padding, which may be anything and travels with the rows around it.
+    let query = open(&folder.write("q.safetensors", padded(&[1.0, -2.0], [1, 1, 2], None)));
+    let mut rows: Vec<f32> = (0..12).map(|i| i as f32).collect();
+    let file = |name: &str, rows: &[f32]| {
+        open(&folder.write(name, padded(rows, [2, 3, 2], Some(&[2, 3]))))
+    };
+    rows[4] = f32::NAN;
+    let (found, expected) = with(&query, &file("padding.safetensors", &rows), 1000, 2);
+    assert!(found.unwrap().is_none() && expected.is_ok());
+    rows[3] = f32::INFINITY;
+    let (found, expected) = with(&query, &file("infinite.safetensors", &rows), 1000, 2);
+    let [found, expected] = [found, expected.map(Some)].map(|of| of.unwrap_err().to_string());
+    assert!(expected.contains("row 1 of") && expected.contains("infinity"), "{expected}");
+    assert_eq!(found, expected);
+    // The score of document 0 is -inf, which would not be listed.
+    rows[..6].copy_from_slice(&[f32::MIN, f32::MAX, f32::MIN, f32::MAX, 0.0, 0.0]);
+    let (found, expected) = with(&query, &file("large.safetensors", &rows), 1000, 1);
+    assert!(found.unwrap().is_none());
+    let error = expected.unwrap_err().to_string();
+    assert_eq!(error, "the score of query 0 and document 0 is -inf");
 }
 
 /// The table marks what is likely only.
