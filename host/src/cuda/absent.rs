@@ -32,7 +32,7 @@ use crate::tokens::raw_items::{RawItems, RawItemsOut};
 use crate::tokens::scales::{ScaleType, Scales};
 
 pub(crate) use calls::{
-    BackwardCall, ResidualCall, ResidualFound, Selection, StreamCall, StreamFound,
+    BackwardCall, ResidualCall, ResidualFound, Selection, StreamCall, StreamFound, StreamedRows,
 };
 
 /// No CUDA device can be opened.
@@ -117,7 +117,7 @@ absent! {
             call: &ResidualCall<'_>,
             found: ResidualFound<'_>,
         ) -> Result<()>;
-        fn search_stream<D: Format>(&self, call: &StreamCall<'_, D>) -> Result<StreamFound>;
+        fn search_stream(&self, call: &StreamCall<'_>) -> Result<StreamFound>;
     }
     CudaStream {
         fn new(device: Device<'_>) -> Result<CudaStream>;

@@ -6,9 +6,11 @@ use crate::error::Result;
 use crate::problem::chunks::Chunk;
 use crate::problem::options::ScoreOptions;
 use crate::problem::top_k::BestKeys;
-use crate::tokens::format::{Format, TokenFormat};
+use crate::residual::ResidualCodec;
+use crate::tokens::element::ElementType;
+use crate::tokens::format::TokenFormat;
 use crate::tokens::layout::TokenLayout;
-use crate::tokens::streamed::Streamed;
+use crate::tokens::streamed::staged::Staged;
 
 /// Arguments of a gradient call.
 #[derive(Clone, Copy, Debug)]
@@ -49,11 +51,12 @@ pub(crate) struct Selection {
 }
 
 /// Arguments of a search over documents that pass by.
-pub(crate) struct StreamCall<'a, D: Format> {
+pub(crate) struct StreamCall<'a> {
     pub queries: &'a CudaTokens,
     pub query_layout: &'a TokenLayout,
     pub query_format: TokenFormat,
-    pub documents: &'a Streamed<'a, D>,
+    pub documents: &'a dyn Staged,
+    pub rows: StreamedRows<'a>,
     /// The chunks that are searched: all, or some consecutive ones.
     pub chunks: &'a [Chunk],
     pub k: usize,
@@ -62,6 +65,15 @@ pub(crate) struct StreamCall<'a, D: Format> {
     pub n_threads: usize,
     /// Called on the caller's thread with each chunk that is done; an error ends the search.
     pub passed: &'a (dyn Fn(&Chunk) -> Result<()> + Sync),
+}
+
+/// What the rows of documents that pass by are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StreamedRows<'a> {
+    /// Elements or codes of a format; all of them, where they are in memory as a device has them.
+    Stored(TokenFormat, Option<&'a [u8]>),
+    /// What a codec decodes, for queries of a type.
+    Residual(ElementType, &'a ResidualCodec<'a>),
 }
 
 /// Results of such a search.

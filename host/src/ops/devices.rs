@@ -16,11 +16,13 @@ use crate::problem::chunks::shares;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::ranking::Ranking;
+use crate::residual::streamed::{ResidualSource, StreamedResiduals};
 use crate::runtime::interrupt::Interrupt;
 use crate::tokens::Tokens;
+use crate::tokens::element::Element;
 use crate::tokens::format::{Format, ScorableWith};
 use crate::tokens::layout::TokenLayout;
-use crate::tokens::streamed::Source;
+use crate::tokens::streamed::{Source, Streamed};
 
 /// Several devices that search as one: each has, or reads, some consecutive documents, and what
 /// they find is merged. At least one, all GPUs or all the CPU.
@@ -185,7 +187,37 @@ impl Devices {
         k: usize,
         options: &StreamOptions,
     ) -> Result<StreamFound> {
-        search_on(&self.0, TokensRef::Host(queries), source, k, options)
+        search_on(&self.0, TokensRef::Host(queries), &Streamed::new(source)?, k, options)
+    }
+
+    /// As [`Devices::search_stream`], of residual-compressed documents:
+    /// [`Device::search_residual_stream`].
+    ///
+    /// ```no_run
+    /// use maxsim::half::f16;
+    /// use maxsim::residual::ResidualTokens;
+    /// use maxsim::streaming::StreamOptions;
+    /// use maxsim::{Devices, Ranking, Result, Tokens};
+    ///
+    /// /// The best ten of a corpus, on all GPUs.
+    /// fn search(queries: &Tokens<'_, f16>, corpus: &ResidualTokens<'_>) -> Result<Vec<Ranking>> {
+    ///     let (corpus, options) = (corpus.arranged()?, StreamOptions::default());
+    ///     let found = Devices::all().search_residual_stream(queries, &corpus, 10, &options)?;
+    ///     Ok(found.rankings)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Device::search_residual_stream`], from whichever device.
+    pub fn search_residual_stream<T: Element>(
+        &self,
+        queries: &Tokens<'_, T>,
+        source: &impl ResidualSource,
+        k: usize,
+        options: &StreamOptions,
+    ) -> Result<StreamFound> {
+        let documents = StreamedResiduals::new(source)?;
+        search_on(&self.0, TokensRef::Host(queries), &documents, k, options)
     }
 
     /// The options with the kernel that one of the devices would run for all documents.

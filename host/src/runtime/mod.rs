@@ -5,5 +5,6 @@ pub(crate) mod alloc;
 pub(crate) mod by_name;
 pub(crate) mod interrupt;
 pub(crate) mod on;
+pub(crate) mod pitch;
 pub(crate) mod pool;
 pub(crate) mod swap;

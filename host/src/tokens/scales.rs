@@ -194,6 +194,16 @@ impl Scales<'_> {
         !(scale < 0.0 || scale.is_infinite())
     }
 
+    /// The word that a device keeps for the scale of row `row`: an f32, or f16 scale and minimum.
+    pub(crate) fn word(&self, row: usize) -> u32 {
+        match self {
+            Scales::Affine { scales, mins } => {
+                u32::from(mins[row].to_bits()) << 16 | u32::from(scales[row].to_bits())
+            }
+            _ => self.scale(row).to_bits(),
+        }
+    }
+
     fn variant(&self) -> &'static str {
         match self {
             Scales::F16(_) => "F16",

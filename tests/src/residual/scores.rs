@@ -72,7 +72,7 @@ impl ResidualCase {
     }
 
     /// Generates what documents are made of.
-    pub(crate) fn parts(&self, documents: &Matrix) -> Parts {
+    pub fn parts(&self, documents: &Matrix) -> Parts {
         let dim = self.case.dim;
         let rows = documents.values.len() / dim;
         let mut parts = self.shape(rows).parts();
@@ -105,7 +105,7 @@ impl ResidualCase {
     }
 
     /// The tokens in the documents' layout.
-    pub(crate) fn tokens<'a>(
+    pub fn tokens<'a>(
         &self,
         parts: &'a Parts,
         documents: &Matrix,
@@ -247,7 +247,7 @@ fn runnable<T: Element>(device: &Device) -> impl Iterator<Item = &'static Varian
 }
 
 /// Whether a device takes residual documents of queries of this type.
-pub(crate) fn takes<T: Element>(device: &Device) -> bool {
+pub fn takes<T: Element>(device: &Device) -> bool {
     runnable::<T>(device).next().is_some()
 }
 

@@ -3,3 +3,4 @@
 mod errors;
 mod gradients;
 mod scores;
+mod streamed;

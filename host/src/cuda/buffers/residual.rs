@@ -30,6 +30,7 @@ use crate::residual::{ResidualCodec, ResidualTokens};
 use crate::runtime::alloc::filled;
 use crate::runtime::pool::Parallel;
 use crate::runtime::swap::lock;
+use crate::tokens::dispatch::with_element;
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::layout::TokenLayout;
 
@@ -99,12 +100,8 @@ impl CudaTokens {
         let operand = residual_operand(device, T::TYPE)?;
         let codec = tokens.codec();
         let nbits = codec.nbits();
-        let memory = [
-            codes(device, tokens)?,
-            buckets(device, tokens)?,
-            centroids::<T>(device, codec)?,
-            upload(device, &weights::<T>(codec)?)?,
-        ];
+        let [centroids, weights] = tables::<T>(device, codec)?;
+        let memory = [codes(device, tokens)?, buckets(device, tokens)?, centroids, weights];
         let [codes, residuals, centroids, weights] = memory.each_ref().map(Buffer::address);
         let addresses = ResidualAddresses { codes, residuals, centroids, weights, norms: 0 };
         let mut residuals =
@@ -265,6 +262,21 @@ impl CudaResiduals {
             }
         }
     }
+}
+
+/// The tables that a codec's rows are decoded from for queries of a type: centroids and weights.
+pub(in crate::cuda) fn residual_tables(
+    device: &Arc<CudaDevice>,
+    queries: ElementType,
+    codec: &ResidualCodec<'_>,
+) -> Result<[Buffer; 2]> {
+    residual_operand(device, queries)?;
+    with_element!(queries, T => tables::<T>(device, codec))
+}
+
+fn tables<T: Element>(device: &Arc<CudaDevice>, codec: &ResidualCodec<'_>) -> Result<[Buffer; 2]> {
+    codec.check_range::<T>()?;
+    Ok([centroids::<T>(device, codec)?, upload(device, &weights::<T>(codec)?)?])
 }
 
 /// The bits of a number rounded to `T`, which has two bytes.

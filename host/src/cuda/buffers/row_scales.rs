@@ -178,22 +178,12 @@ fn words(scales: &Scales<'_>, rows: usize, has_reader: bool) -> Result<(Vec<u32>
     };
     let n_words = f16_scales.map_or(n, |(first, _)| first + n.div_ceil(2));
     let mut words = filled(n_words as u64, 0u32)?;
-    words[..rows].iter_mut().enumerate().for_each(|(row, to)| *to = word(scales, row));
+    words[..rows].iter_mut().enumerate().for_each(|(row, to)| *to = scales.word(row));
     if let Some((first, f16_scales)) = f16_scales {
         let to: &mut [f16] = bytemuck::cast_slice_mut(&mut words[first..]);
         to[..rows].copy_from_slice(f16_scales);
     }
     Ok((words, f16_scales.map(|(first, _)| first)))
-}
-
-/// The word that a device keeps for the scale of a row.
-pub(in crate::cuda) fn word(scales: &Scales<'_>, row: usize) -> u32 {
-    match scales {
-        Scales::Affine { scales, mins } => {
-            u32::from(mins[row].to_bits()) << 16 | u32::from(scales[row].to_bits())
-        }
-        _ => scales.scale(row).to_bits(),
-    }
 }
 
 /// Bytes of workspace for r of as many rows.

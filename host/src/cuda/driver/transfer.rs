@@ -9,6 +9,7 @@ use super::memory::{Buffer, Pinned};
 use super::stream::CudaStream;
 use super::symbols::raw;
 use crate::error::Result;
+use crate::runtime::pitch::write_rows;
 use crate::runtime::swap::lock;
 
 /// Bytes of a half. At 25 GB/s this travels for 0.3 ms, which hides a copy's latency.
@@ -49,7 +50,7 @@ pub(in crate::cuda) fn upload_rows(
     upload_made(device, rows as u64, pitch_bytes, |first, staging| {
         let rows = &source[first as usize * row_bytes..];
         let n = staging.len() / pitch_bytes;
-        stage(staging, &rows[..n * row_bytes], row_bytes, pitch_bytes);
+        write_rows(staging, &rows[..n * row_bytes], row_bytes, pitch_bytes);
     })
 }
 
@@ -120,40 +121,5 @@ impl Uploader {
             }
         }
         self.stream.synchronize()
-    }
-}
-
-/// Writes rows at their pitch, with zeros between them; the bytes written.
-pub(in crate::cuda) fn stage(
-    staging: &mut [u8],
-    rows: &[u8],
-    row_bytes: usize,
-    pitch_bytes: usize,
-) -> usize {
-    if row_bytes == pitch_bytes {
-        staging[..rows.len()].copy_from_slice(rows);
-        return rows.len();
-    }
-    let mut len = 0;
-    for (row, place) in rows.chunks_exact(row_bytes).zip(staging.chunks_exact_mut(pitch_bytes)) {
-        let (filled, padding) = place.split_at_mut(row_bytes);
-        filled.copy_from_slice(row);
-        padding.fill(0);
-        len += pitch_bytes;
-    }
-    len
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn staged_rows_lie_at_their_pitch_with_zeros_between() {
-        let mut staging = [7u8; 20];
-        assert_eq!(stage(&mut staging, &[1, 2, 3, 4, 5, 6], 3, 8), 16);
-        assert_eq!(staging, [1, 2, 3, 0, 0, 0, 0, 0, 4, 5, 6, 0, 0, 0, 0, 0, 7, 7, 7, 7]);
-        assert_eq!(stage(&mut staging, &[9, 8], 1, 1), 2);
-        assert_eq!(staging[..4], [9, 8, 3, 0]);
     }
 }

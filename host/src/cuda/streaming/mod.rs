@@ -25,16 +25,14 @@ use std::thread;
 
 use self::ahead::Ready;
 use self::slots::Memory;
-use self::staging::{Copies, Filled, Piece, Queue, Staging};
-use super::calls::{Selection, StreamCall, StreamFound};
+use self::staging::{Copies, Filled, Piece, Queue, Staging, find_norms};
+use super::buffers::residual::residual_tables;
+use super::calls::{Selection, StreamCall, StreamFound, StreamedRows};
 use super::driver::context::CudaDevice;
 use super::driver::pointer::is_page_locked;
 use super::driver::stream::CudaStream;
 use super::top_k::CudaTopK;
 use crate::error::{Error, Result};
-use crate::plan::limits::Access;
-use crate::tokens::format::Format;
-use crate::tokens::scaled_rows::may_be_long;
 
 /// Pieces of staging memory for each thread: one that is filled, one that is copied.
 const PIECES_PER_THREAD: usize = 2;
@@ -44,23 +42,23 @@ const N_AHEAD: usize = 2;
 
 impl CudaDevice {
     /// Scores all chunks of a search and selects the best of each query.
-    pub(crate) fn search_stream<D: Format>(
+    pub(crate) fn search_stream(
         self: &Arc<CudaDevice>,
-        call: &StreamCall<'_, D>,
+        call: &StreamCall<'_>,
     ) -> Result<StreamFound> {
-        let dim = call.documents.layout.dim();
-        let pitch_bytes = Access::uploaded(dim, D::FORMAT).pitch_bytes as usize;
-        let rescales = call.options.normalize && may_be_long(D::FORMAT);
-        let locked = match call.documents.in_memory {
-            Some(rows) if pitch_bytes == dim * size_of::<D::Stored>() && !rescales => {
-                let bytes = bytemuck::cast_slice(rows);
-                is_page_locked(self, bytes)?.then_some(bytes)
+        let (mut locked, mut tables) = (None, None);
+        match call.rows {
+            StreamedRows::Stored(_, Some(rows)) if is_page_locked(self, rows)? => {
+                locked = Some(rows);
             }
-            _ => None,
-        };
-        let staged_pitch = if locked.is_some() { 0 } else { pitch_bytes };
-        let staging = Staging::new(self, call.documents, staged_pitch, rescales);
-        let memory = Memory::new(self, call, pitch_bytes)?;
+            StreamedRows::Stored(..) => {}
+            StreamedRows::Residual(element, codec) => {
+                tables = Some(residual_tables(self, element, codec)?);
+            }
+        }
+        let staged_pitch = if locked.is_some() { 0 } else { call.documents.pitch_bytes() };
+        let staging = Staging::new(self, call.documents, staged_pitch);
+        let memory = Memory::new(self, call)?;
         let mut pass = Pass::new(self, call, &staging, &memory, locked)?;
         thread::scope(|scope| {
             let (idle_sender, idle) = channel();
@@ -77,10 +75,10 @@ impl CudaDevice {
                 scope.spawn(move || staging.work(&queue, &filled));
             }
             drop((queue, filled_sender));
-            let memory = &memory;
+            let (memory, tables) = (&memory, tables.as_ref());
             scope.spawn(move || {
                 for number in 0..call.chunks.len() {
-                    let ready = Ready::new(self, call, memory, number);
+                    let ready = Ready::new(self, call, memory, tables, number);
                     if ready_sender.send(ready).is_err() {
                         return;
                     }
@@ -100,9 +98,9 @@ struct Channels {
 }
 
 /// A search in flight: what is enqueued, and on which streams.
-struct Pass<'a, D: Format> {
-    call: &'a StreamCall<'a, D>,
-    staging: &'a Staging<'a, D>,
+struct Pass<'a> {
+    call: &'a StreamCall<'a>,
+    staging: &'a Staging<'a>,
     memory: &'a Memory,
     /// All rows, where the device reads them from page-locked memory.
     locked: Option<&'a [u8]>,
@@ -116,14 +114,14 @@ struct Pass<'a, D: Format> {
     left: Vec<usize>,
 }
 
-impl<'a, D: Format> Pass<'a, D> {
+impl<'a> Pass<'a> {
     fn new(
         device: &Arc<CudaDevice>,
-        call: &'a StreamCall<'a, D>,
-        staging: &'a Staging<'a, D>,
+        call: &'a StreamCall<'a>,
+        staging: &'a Staging<'a>,
         memory: &'a Memory,
         locked: Option<&'a [u8]>,
-    ) -> Result<Pass<'a, D>> {
+    ) -> Result<Pass<'a>> {
         Ok(Pass {
             call,
             staging,
@@ -195,9 +193,9 @@ impl<'a, D: Format> Pass<'a, D> {
         let number = filled.job.chunk;
         self.open(number)?;
         let first_row = self.call.chunks[number].rows.start;
-        let (from, to, beside) =
-            (&self.staging.places, &self.memory.places, self.call.documents.beside());
-        self.copies.enqueue(&filled, first_row, from, self.memory.slot(number), to, beside)?;
+        let (from, to) = (&self.staging.places, &self.memory.places);
+        let (slot, documents) = (self.memory.slot(number), self.call.documents);
+        self.copies.enqueue(&filled, first_row, from, slot, to, documents)?;
         self.left[number] -= 1;
         // No thread takes it where all is filled.
         let _ = idle.send(filled.piece);
@@ -218,6 +216,9 @@ impl<'a, D: Format> Pass<'a, D> {
         slot.copied.hold_back(&entered, &self.stream, order)?;
         drop(entered);
         let Ready { tokens, score, outputs, select, kernel } = ready;
+        if let StreamedRows::Residual(element, codec) = self.call.rows {
+            find_norms(tokens, &mut self.stream, element, codec.dim())?;
+        }
         score.enqueue(&mut self.stream, self.call.queries, tokens, outputs)?;
         // Ids are below 2³¹, as items are.
         let first_id = self.call.chunks[number].items.start as u32;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use maxsim_kernels::abi::params::NORMS_PADDING;
 
 use crate::cuda::buffers::outputs::CudaOutputs;
-use crate::cuda::calls::StreamCall;
+use crate::cuda::calls::{StreamCall, StreamedRows};
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::event::CudaEvent;
 use crate::cuda::driver::memory::Buffer;
 use crate::error::Result;
-use crate::tokens::format::Format;
+use crate::tokens::streamed::staged::Staged;
 
 /// Chunks in device memory at once: one is copied, one waits, one is scored.
 pub(super) const N_SLOTS: usize = 3;
@@ -18,23 +18,51 @@ pub(super) const N_SLOTS: usize = 3;
 /// Alignment of what lies in a slot or in a piece of staging memory.
 const ALIGN_BYTES: usize = 256;
 
-/// Where rows, the words of their scales and their mask lie in memory for so many rows.
+/// Where rows, the words beside them and their mask lie in memory for so many rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     /// Bytes from one row to the next; 0 where rows have no place here.
     pub pitch_bytes: usize,
-    pub scales_at: usize,
+    pub words_at: usize,
     pub mask_at: usize,
+    /// What decoded rows are normalised by, which the device finds; not in staging memory.
+    pub norms_at: usize,
     pub len_bytes: usize,
 }
 
 impl Places {
-    pub fn new(rows: usize, pitch_bytes: usize, has_scales: bool, has_mask: bool) -> Places {
-        let scales_at = (rows * pitch_bytes).next_multiple_of(ALIGN_BYTES);
-        let scales_bytes = if has_scales { (rows + NORMS_PADDING) * size_of::<u32>() } else { 0 };
-        let mask_at = (scales_at + scales_bytes).next_multiple_of(ALIGN_BYTES);
-        let len_bytes = mask_at + if has_mask { rows } else { 0 };
-        Places { pitch_bytes, scales_at, mask_at, len_bytes }
+    /// Places in staging memory.
+    pub fn staging(rows: usize, pitch_bytes: usize, documents: &dyn Staged) -> Places {
+        let words = if documents.has_words() { rows } else { 0 };
+        Places::new(rows * pitch_bytes, words, documents.mask().map_or(0, |_| rows), 0, pitch_bytes)
+    }
+
+    /// Places in device memory, with what kernels may read behind the last row.
+    pub fn device(rows: usize, call: &StreamCall<'_>) -> Places {
+        let (documents, padded) = (call.documents, rows + NORMS_PADDING);
+        let pitch_bytes = documents.pitch_bytes();
+        let (rows_len, norms) = match call.rows {
+            StreamedRows::Stored(..) => (rows, 0),
+            StreamedRows::Residual(_, codec) if codec.normalize() => (padded, padded),
+            StreamedRows::Residual(..) => (padded, 0),
+        };
+        let words = if documents.has_words() { padded } else { 0 };
+        let mask = documents.mask().map_or(0, |_| rows);
+        Places::new(rows_len * pitch_bytes, words, mask, norms, pitch_bytes)
+    }
+
+    fn new(
+        row_bytes: usize,
+        words: usize,
+        mask: usize,
+        norms: usize,
+        pitch_bytes: usize,
+    ) -> Places {
+        let words_at = row_bytes.next_multiple_of(ALIGN_BYTES);
+        let mask_at = (words_at + words * 4).next_multiple_of(ALIGN_BYTES);
+        let norms_at = (mask_at + mask).next_multiple_of(ALIGN_BYTES);
+        let len_bytes = if norms > 0 { norms_at + norms * 4 } else { mask_at + mask };
+        Places { pitch_bytes, words_at, mask_at, norms_at, len_bytes }
     }
 }
 
@@ -49,9 +77,14 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub fn new(device: &Arc<CudaDevice>, places: &Places) -> Result<Slot> {
+    /// Memory with anything in it, or with zeros: codes of a centroid, which kernels may read
+    /// behind the last row.
+    pub fn new(device: &Arc<CudaDevice>, len_bytes: u64, is_decoded: bool) -> Result<Slot> {
         Ok(Slot {
-            memory: Buffer::new(device, places.len_bytes as u64)?,
+            memory: match is_decoded {
+                true => Buffer::zeroed(device, len_bytes)?,
+                false => Buffer::new(device, len_bytes)?,
+            },
             copied: CudaEvent::new(device, false)?,
             scored: CudaEvent::new(device, false)?,
         })
@@ -68,17 +101,14 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new<D: Format>(
-        device: &Arc<CudaDevice>,
-        call: &StreamCall<'_, D>,
-        pitch_bytes: usize,
-    ) -> Result<Memory> {
-        let (has_scales, has_mask) = call.documents.beside();
+    pub fn new(device: &Arc<CudaDevice>, call: &StreamCall<'_>) -> Result<Memory> {
         let rows = call.chunks.iter().map(|chunk| chunk.rows.len()).max().unwrap_or(0);
         let items = call.chunks.iter().map(|chunk| chunk.items.len()).max().unwrap_or(0);
-        let places = Places::new(rows, pitch_bytes, has_scales, has_mask);
+        let places = Places::device(rows, call);
+        let is_decoded = matches!(call.rows, StreamedRows::Residual(..));
         let n_slots = N_SLOTS.min(call.chunks.len());
-        let slots = (0..n_slots).map(|_| Slot::new(device, &places)).collect::<Result<_>>()?;
+        let slot = |_| Slot::new(device, places.len_bytes as u64, is_decoded);
+        let slots = (0..n_slots).map(slot).collect::<Result<_>>()?;
         let n_scores = (call.query_layout.n_items() as u64).saturating_mul(items as u64);
         let scores = CudaOutputs::with_room(device, [n_scores.saturating_mul(4), 0, 0])?;
         Ok(Memory { places, slots, scores })
@@ -95,16 +125,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_in_a_slot_does_not_overlap() {
-        for [rows, pitch] in [[0, 16], [1, 16], [100, 256], [100, 0]] {
-            for (has_scales, has_mask) in [(false, false), (true, false), (false, true)] {
-                let places = Places::new(rows, pitch, has_scales, has_mask);
-                assert!(places.scales_at >= rows * pitch);
-                let words = if has_scales { rows + NORMS_PADDING } else { 0 };
-                assert!(places.mask_at >= places.scales_at + words * 4);
-                assert_eq!(places.len_bytes, places.mask_at + if has_mask { rows } else { 0 });
-                assert!([places.scales_at, places.mask_at].iter().all(|at| at % ALIGN_BYTES == 0));
-            }
+    fn what_lies_in_memory_does_not_overlap() {
+        for lens in [[0, 0, 0, 0], [1, 1, 0, 0], [3000, 0, 7, 0], [900, 200, 0, 41], [5, 6, 7, 8]] {
+            let [rows, words, mask, norms] = lens;
+            let places = Places::new(rows, words, mask, norms, 1);
+            assert!(places.words_at >= rows && places.mask_at >= places.words_at + words * 4);
+            assert!(places.norms_at >= places.mask_at + mask);
+            assert!(places.len_bytes >= places.mask_at + mask);
+            assert!(norms == 0 || places.len_bytes == places.norms_at + norms * 4);
+            let starts = [places.words_at, places.mask_at, places.norms_at];
+            assert!(starts.iter().all(|at| at.is_multiple_of(ALIGN_BYTES)));
         }
     }
 }

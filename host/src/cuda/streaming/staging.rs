@@ -7,20 +7,17 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::slots::{Places, Slot};
-use crate::cuda::buffers::row_scales::word;
+use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::event::CudaEvent;
 use crate::cuda::driver::memory::Pinned;
 use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::driver::symbols::raw;
-use crate::cuda::driver::transfer::stage;
 use crate::error::{Error, Result};
 use crate::problem::chunks::Chunk;
-use crate::runtime::alloc::fill;
 use crate::runtime::swap::lock;
-use crate::tokens::format::Format;
-use crate::tokens::scaled_rows::scale_in_place;
-use crate::tokens::streamed::Streamed;
+use crate::tokens::element::ElementType;
+use crate::tokens::streamed::staged::Staged;
 
 /// Bytes of a piece: what a thread copies in a few hundred microseconds.
 const PIECE_BYTES: usize = 4 << 20;
@@ -69,15 +66,13 @@ impl Drop for Copies<'_> {
 }
 
 /// What threads do for the documents of a search.
-pub(super) struct Staging<'a, D: Format> {
-    pub device: &'a Arc<CudaDevice>,
-    pub documents: &'a Streamed<'a, D>,
-    /// Where rows, scales and mask of a piece lie in it; a pitch of 0 where rows are not staged.
+pub(super) struct Staging<'a> {
+    device: &'a Arc<CudaDevice>,
+    documents: &'a dyn Staged,
+    /// Where rows, words and mask of a piece lie in it; a pitch of 0 where rows are not staged.
     pub places: Places,
     /// Most rows of a piece.
-    pub rows_max: usize,
-    /// Whether rows may be too long to be normalised as they are.
-    pub rescales: bool,
+    rows_max: usize,
 }
 
 /// What is left to be done, and with which pieces.
@@ -97,19 +92,16 @@ impl Drop for Sentinel<'_> {
     }
 }
 
-impl<'a, D: Format> Staging<'a, D> {
+impl<'a> Staging<'a> {
     /// Staging for rows at a pitch of `pitch_bytes`, or for what comes with them alone.
     pub fn new(
         device: &'a Arc<CudaDevice>,
-        documents: &'a Streamed<'a, D>,
+        documents: &'a dyn Staged,
         pitch_bytes: usize,
-        rescales: bool,
-    ) -> Staging<'a, D> {
-        let bytes_per_row = documents.bytes_per_row(pitch_bytes);
-        let rows_max = (PIECE_BYTES / bytes_per_row.max(1)).max(1);
-        let (has_scales, has_mask) = documents.beside();
-        let places = Places::new(rows_max, pitch_bytes, has_scales, has_mask);
-        Staging { device, documents, places, rows_max, rescales }
+    ) -> Staging<'a> {
+        let rows_max = (PIECE_BYTES / documents.bytes_per_row(pitch_bytes).max(1)).max(1);
+        let places = Places::staging(rows_max, pitch_bytes, documents);
+        Staging { device, documents, places, rows_max }
     }
 
     /// Whether anything is staged.
@@ -123,7 +115,7 @@ impl<'a, D: Format> Staging<'a, D> {
     }
 
     /// The pieces of all chunks, in order.
-    pub fn jobs<'c>(&self, chunks: &'c [Chunk]) -> impl Iterator<Item = Job> + Send + use<'c, D> {
+    pub fn jobs<'c>(&self, chunks: &'c [Chunk]) -> impl Iterator<Item = Job> + Send + use<'c> {
         let rows_max = self.rows_max;
         let chunks = if self.is_needed() { chunks } else { &[] };
         chunks.iter().enumerate().flat_map(move |(number, chunk)| {
@@ -152,53 +144,22 @@ impl<'a, D: Format> Staging<'a, D> {
     }
 
     /// Fills a piece with rows and what comes with them.
-    fn fill(&self, mut piece: Piece, job: Job, scratch: &mut Vec<D::Stored>) -> Result<Filled> {
-        let Places { scales_at, mask_at, .. } = self.places;
+    fn fill(&self, mut piece: Piece, job: Job, scratch: &mut Vec<u64>) -> Result<Filled> {
+        let Places { pitch_bytes, words_at, mask_at, .. } = self.places;
         piece.copied.synchronize()?;
         let pinned = match &mut piece.pinned {
             Some(pinned) => pinned,
             none => none.insert(Pinned::new(self.device, self.places.len_bytes)?),
         };
-        let (rows, rest) = pinned.as_mut_slice().split_at_mut(scales_at);
-        let (scales, mask) = rest.split_at_mut(mask_at - scales_at);
-        if self.places.pitch_bytes > 0 {
-            self.fill_rows(job.rows.clone(), rows, scratch)?;
-        }
-        if let Some(all) = &self.documents.scales {
-            self.documents.check_scales(job.rows.clone())?;
-            let words: &mut [u32] = bytemuck::cast_slice_mut(scales);
-            job.rows.clone().zip(words).for_each(|(row, to)| *to = word(all, row));
-        }
-        if let Some(all) = self.documents.mask {
+        let (rows, rest) = pinned.as_mut_slice().split_at_mut(words_at);
+        let (words, mask) = rest.split_at_mut(mask_at - words_at);
+        let rows = &mut rows[..job.rows.len() * pitch_bytes];
+        let words = bytemuck::cast_slice_mut(words);
+        self.documents.write(job.rows.clone(), rows, words, scratch)?;
+        if let Some(all) = self.documents.mask() {
             mask[..job.rows.len()].copy_from_slice(&all[job.rows.clone()]);
         }
         Ok(Filled { job, piece })
-    }
-
-    /// Writes rows at their pitch.
-    fn fill_rows(
-        &self,
-        rows: Range<usize>,
-        to: &mut [u8],
-        scratch: &mut Vec<D::Stored>,
-    ) -> Result<()> {
-        let (documents, dim) = (self.documents, self.documents.layout.dim());
-        let (row_bytes, pitch_bytes) = (dim * size_of::<D::Stored>(), self.places.pitch_bytes);
-        if row_bytes == pitch_bytes {
-            let to = bytemuck::cast_slice_mut(&mut to[..rows.len() * row_bytes]);
-            documents.fill(rows, to)?;
-            if self.rescales {
-                scale_in_place::<D>(to, dim);
-            }
-            return Ok(());
-        }
-        fill(scratch, rows.len() * dim, bytemuck::Zeroable::zeroed())?;
-        documents.fill(rows, scratch)?;
-        if self.rescales {
-            scale_in_place::<D>(scratch, dim);
-        }
-        stage(to, bytemuck::cast_slice(scratch), row_bytes, pitch_bytes);
-        Ok(())
     }
 }
 
@@ -215,15 +176,15 @@ impl<'a> Copies<'a> {
         from: &Places,
         slot: &Slot,
         to: &Places,
-        (has_scales, has_mask): (bool, bool),
+        documents: &dyn Staged,
     ) -> Result<()> {
         let Filled { job, piece } = filled;
         let (n, skipped) = (job.rows.len(), job.rows.start - first_row);
         let Some(pinned) = &piece.pinned else { return Ok(()) };
         let parts = [
             (0, 0, from.pitch_bytes),
-            (from.scales_at, to.scales_at, if has_scales { size_of::<u32>() } else { 0 }),
-            (from.mask_at, to.mask_at, usize::from(has_mask)),
+            (from.words_at, to.words_at, if documents.has_words() { size_of::<u32>() } else { 0 }),
+            (from.mask_at, to.mask_at, usize::from(documents.mask().is_some())),
         ];
         let device = slot.memory.device();
         let entered = device.enter()?;
@@ -264,4 +225,17 @@ impl<'a> Copies<'a> {
         };
         device.check("cuMemcpyHtoDAsync", code)
     }
+}
+
+/// Enqueues the kernel that finds what the residual-compressed rows of a chunk are normalised by,
+/// where they are.
+pub(super) fn find_norms(
+    tokens: &CudaTokens,
+    stream: &mut CudaStream,
+    queries: ElementType,
+    dim: usize,
+) -> Result<()> {
+    // SAFETY: the norms are in the slot, which the work of this stream alone uses until the chunk
+    // is done; dropped memory outlives the work that uses it.
+    unsafe { tokens.write_residual_norms(stream, queries, dim) }
 }

@@ -1,39 +1,26 @@
 //! Searches over documents that pass by, of which any number fits.
 
-mod host;
+pub(crate) mod corpus;
 pub(crate) mod options;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use self::host::HostCall;
+use self::corpus::Corpus;
 use self::options::{StreamFound, StreamOptions, StreamProgress};
-use crate::cpu;
-use crate::cuda::{self, StreamCall};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
 use crate::ops::devices::on_each;
-use crate::ops::score::check_normalize;
-use crate::plan::choice::Plan;
-use crate::plan::limits::Access;
-use crate::problem::Problem;
-use crate::problem::chunks::{Chunk, chunks, shares};
+use crate::problem::chunks::{Chunk, shares};
 use crate::problem::pairing::Pairing;
-use crate::problem::top_k::{BestKeys, check_k};
+use crate::problem::top_k::BestKeys;
+use crate::residual::streamed::{ResidualSource, StreamedResiduals};
 use crate::runtime::interrupt::Interrupt;
-use crate::runtime::on::On;
 use crate::runtime::swap::lock;
+use crate::tokens::element::Element;
 use crate::tokens::format::{Format, ScorableWith};
-use crate::tokens::layout::TokenLayout;
 use crate::tokens::streamed::{Source, Streamed};
-
-/// Bytes of a buffer on a device: two milliseconds of a fast link, beside which the calls of a
-/// chunk take no time.
-const DEVICE_BUFFER_BYTES: u64 = 128 << 20;
-
-/// Bytes of a buffer on the CPU, whose calls cost little, and which should stay in its caches.
-const CPU_BUFFER_BYTES: u64 = 16 << 20;
 
 impl Device {
     /// The best `k` documents of each query among documents that pass by, from memory, a file or a
@@ -70,7 +57,55 @@ impl Device {
         k: usize,
         options: &StreamOptions,
     ) -> Result<StreamFound> {
-        search_on(std::slice::from_ref(self), queries.into(), source, k, options)
+        let documents = Streamed::new(source)?;
+        search_on(std::slice::from_ref(self), queries.into(), &documents, k, options)
+    }
+
+    /// As [`Device::search_stream`], of residual-compressed documents, which are scored as those of
+    /// [`Device::upload_residual`] are: `T` is f16 or bf16 on a GPU. A GPU reads
+    /// [`ArrangedTokens`](crate::residual::ArrangedTokens) several times as fast as others, whose
+    /// buckets threads have to arrange.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use maxsim::half::f16;
+    /// use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualSource, ResidualTokens};
+    /// use maxsim::streaming::StreamOptions;
+    /// use maxsim::{Device, Result, TokenLayout, Tokens};
+    ///
+    /// /// The best document of a query, from wherever the corpus is.
+    /// fn best(query: &Tokens<'_, f16>, corpus: &impl ResidualSource) -> Result<u32> {
+    ///     assert!(!corpus.is_arranged() && corpus.order() == BitOrder::LittleEndian);
+    ///     let options = StreamOptions::default();
+    ///     let found = Device::best().search_residual_stream(query, corpus, 1, &options)?;
+    ///     Ok(found.rankings[0].ranked[0].id)
+    /// }
+    ///
+    /// // Two centroids of dim 2, buckets of 1 bit that add ±0.25; three documents of one token.
+    /// let centroids = Centroids::F32(vec![1.0, 0.0, 0.0, 1.0].into());
+    /// let codec = Arc::new(ResidualCodec::new(1, 2, centroids, &[-0.25, 0.25], false)?);
+    /// let (codes, buckets) = (vec![0i32, 1, 0], vec![0b00u8, 0b11, 0b01]);
+    /// let layout = TokenLayout::padded(3, 1, 2)?;
+    /// let order = BitOrder::LittleEndian;
+    /// let corpus = ResidualTokens::new(codec, codes, buckets, order, layout)?;
+    /// let query = [f16::ONE, f16::ZERO];
+    /// assert_eq!(best(&Tokens::padded(&query, 1, 1, 2)?, &corpus)?, 2);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Device::search_stream`] and of [`Device::upload_residual`]. [`Error::Id`] for a
+    /// code of no centroid. [`Error::Unsupported`] for arranged documents on the CPU.
+    pub fn search_residual_stream<'a, T: Element>(
+        &self,
+        queries: impl Into<TokensRef<'a, T>>,
+        source: &impl ResidualSource,
+        k: usize,
+        options: &StreamOptions,
+    ) -> Result<StreamFound> {
+        let documents = StreamedResiduals::new(source)?;
+        search_on(std::slice::from_ref(self), queries.into(), &documents, k, options)
     }
 
     /// The first document with a score that is NaN, and the first query that gives it:
@@ -103,7 +138,7 @@ impl Device {
         let score = options.score.clone().winners(false).token_scores(false);
         let interrupt = Interrupt::current();
         let mut memory = Vec::new();
-        for chunk in self.chunks_of(queries.layout(), &documents, options) {
+        for chunk in self.chunks_of::<Q, _>(queries.layout(), &documents, options) {
             interrupt.check()?;
             let part = documents.part(chunk.items.clone(), &mut memory)?;
             let scores = self.score_with(queries, &part, &Pairing::cross(), &score)?;
@@ -118,88 +153,25 @@ impl Device {
         }
         Ok(None)
     }
-
-    /// The chunks that a search scores one after the other.
-    fn chunks_of<D: Format>(
-        &self,
-        queries: &TokenLayout,
-        documents: &Streamed<'_, D>,
-        options: &StreamOptions,
-    ) -> Vec<Chunk> {
-        let (layout, n_queries) = (documents.layout, queries.n_items());
-        let (buffer_bytes, pitch_bytes) = match self.ordinal() {
-            None => (CPU_BUFFER_BYTES, layout.dim() * D::FORMAT.size_bytes()),
-            Some(_) => {
-                let access = Access::uploaded(layout.dim(), D::FORMAT);
-                (DEVICE_BUFFER_BYTES, access.pitch_bytes as usize)
-            }
-        };
-        let buffer_bytes = options.buffer_bytes.unwrap_or(buffer_bytes);
-        chunks(layout, documents.bytes_per_row(pitch_bytes), n_queries, buffer_bytes)
-    }
-
-    /// Searches some consecutive chunks.
-    fn search_chunks<Q: ScorableWith<D>, D: Format>(
-        &self,
-        queries: TokensRef<'_, Q>,
-        documents: &Streamed<'_, D>,
-        chunks: &[Chunk],
-        k: usize,
-        options: &StreamOptions,
-        passed: &(dyn Fn(&Chunk) -> Result<()> + Sync),
-    ) -> Result<cuda::StreamFound> {
-        let score = options.score.clone().winners(false).token_scores(false);
-        let query_layout = queries.layout();
-        queries.check_device("queries", self)?;
-        check_normalize(&score, [Q::FORMAT, D::FORMAT])?;
-        // Even where there are no documents to be scored.
-        let (cross, (_, none)) = (Pairing::cross(), documents.items(0..0)?);
-        let _ = Problem::new(query_layout, &none, &cross)?;
-        match &self.0 {
-            On::Cpu(()) => {
-                let _ = Plan::cpu(&score, cpu::n_threads())?;
-                let queries = queries.host_matrix()?;
-                let options = &score;
-                HostCall { queries, query_layout, documents, chunks, k, options, passed }.run()
-            }
-            On::Cuda(device) => {
-                check_k(k)?;
-                let mut own_queries = None;
-                let queries = queries.cuda_tokens(self, &mut own_queries)?;
-                device.search_stream(&StreamCall {
-                    queries,
-                    query_layout,
-                    query_format: Q::FORMAT,
-                    documents,
-                    chunks,
-                    k,
-                    options: &score,
-                    n_threads: options.n_threads(),
-                    passed,
-                })
-            }
-        }
-    }
 }
 
 /// Searches on devices of one kind, at least one: each takes some consecutive chunks.
-pub(crate) fn search_on<Q: ScorableWith<D>, D: Format>(
+pub(crate) fn search_on<Q: Format, C: Corpus<Q>>(
     devices: &[Device],
     queries: TokensRef<'_, Q>,
-    source: &dyn Source<D>,
+    documents: &C,
     k: usize,
     options: &StreamOptions,
 ) -> Result<StreamFound> {
-    let documents = Streamed::new(source)?;
     // More than there are cannot be selected.
-    let k = k.min(documents.layout.n_items());
-    let chunks = devices[0].chunks_of(queries.layout(), &documents, options);
+    let k = k.min(documents.layout().n_items());
+    let chunks = devices[0].chunks_of(queries.layout(), documents, options);
     let progress = Mutex::new(StreamProgress {
         documents: 0,
-        n_documents: documents.layout.n_items() as u64,
+        n_documents: documents.layout().n_items() as u64,
         bytes: 0,
     });
-    let row_bytes = (documents.layout.dim() * D::FORMAT.size_bytes()) as u64;
+    let row_bytes = documents.row_bytes() as u64;
     let (interrupt, has_failed) = (Interrupt::current(), AtomicBool::new(false));
     let passed = |chunk: &Chunk| {
         let mut progress = lock(&progress);
@@ -217,7 +189,7 @@ pub(crate) fn search_on<Q: ScorableWith<D>, D: Format>(
     let found = on_each(devices, &shares, |device, share| {
         let chunks = &chunks[share];
         let found = interrupt
-            .heeded_by(|| device.search_chunks(queries, &documents, chunks, k, options, &passed));
+            .heeded_by(|| device.search_chunks(queries, documents, chunks, k, options, &passed));
         has_failed.fetch_or(found.is_err(), Ordering::Relaxed);
         found
     })?;

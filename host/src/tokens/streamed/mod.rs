@@ -2,6 +2,7 @@
 
 pub(crate) mod generated;
 pub(crate) mod reader;
+pub(crate) mod staged;
 
 use std::io;
 use std::ops::Range;
@@ -151,15 +152,7 @@ impl<'a, F: Format> Streamed<'a, F> {
     pub(crate) fn new(source: &'a dyn Source<F>) -> Result<Streamed<'a, F>> {
         let (layout, mask, scales) = (source.layout(), source.mask(), source.scales());
         layout.check_read("documents")?;
-        if let Some(mask) = mask {
-            check_len("mask", layout.rows(), "one byte per row", mask.len())?;
-        } else if layout.is_masked() {
-            return Err(Error::Shape {
-                argument: "documents",
-                expected: "a source with the mask that its layout was made with".into(),
-                found: "a source without a mask".into(),
-            });
-        }
+        check_mask(layout, mask)?;
         let are_codes = TokenFormat::QUANTIZED.contains(&F::FORMAT);
         match &scales {
             Some(scales) if are_codes => scales.check(F::FORMAT, layout.rows())?,
@@ -180,17 +173,6 @@ impl<'a, F: Format> Streamed<'a, F> {
         }
         let are_checked = OnceLock::new();
         Ok(Streamed { source, layout, mask, scales, in_memory, are_checked })
-    }
-
-    /// Whether rows come with scales, and with a mask.
-    pub(crate) fn beside(&self) -> (bool, bool) {
-        (self.scales.is_some(), self.mask.is_some())
-    }
-
-    /// Bytes of a row on a device, with all that comes with it.
-    pub(crate) fn bytes_per_row(&self, pitch_bytes: usize) -> usize {
-        let scale = if self.scales.is_some() { size_of::<u32>() } else { 0 };
-        pitch_bytes + scale + usize::from(self.mask.is_some())
     }
 
     /// Writes some rows, `[rows.len(), dim]`.
@@ -218,7 +200,7 @@ impl<'a, F: Format> Streamed<'a, F> {
         items: Range<usize>,
         memory: &'b mut Vec<F::Stored>,
     ) -> Result<Tokens<'b, F>> {
-        let (rows, layout) = self.items(items)?;
+        let (rows, layout) = items_of(self.layout, self.mask, items)?;
         self.check_scales(rows.clone())?;
         let dim = layout.dim();
         let data = match self.in_memory {
@@ -238,14 +220,31 @@ impl<'a, F: Format> Streamed<'a, F> {
         let mask = self.mask.map(|mask| &mask[rows]);
         Tokens::assemble(data.into(), scales, layout, mask)
     }
+}
 
-    /// Consecutive items with their mask: the rows from their first to their last token, and how
-    /// they lie there.
-    pub(crate) fn items(&self, items: Range<usize>) -> Result<(Range<usize>, TokenLayout)> {
-        let (rows, layout) = self.layout.items(items)?;
-        match self.mask {
-            Some(mask) => Ok((rows.clone(), layout.with_mask(&mask[rows])?)),
-            None => Ok((rows, layout)),
-        }
+/// Consecutive items with their mask: the rows from their first to their last token, and how they
+/// lie there.
+pub(crate) fn items_of(
+    layout: &TokenLayout,
+    mask: Option<&[u8]>,
+    items: Range<usize>,
+) -> Result<(Range<usize>, TokenLayout)> {
+    let (rows, layout) = layout.items(items)?;
+    match mask {
+        Some(mask) => Ok((rows.clone(), layout.with_mask(&mask[rows])?)),
+        None => Ok((rows, layout)),
+    }
+}
+
+/// Refuses a mask of another length, and one that is missing.
+pub(crate) fn check_mask(layout: &TokenLayout, mask: Option<&[u8]>) -> Result<()> {
+    match mask {
+        Some(mask) => check_len("mask", layout.rows(), "one byte per row", mask.len()),
+        None if layout.is_masked() => Err(Error::Shape {
+            argument: "documents",
+            expected: "a source with the mask that its layout was made with".into(),
+            found: "a source without a mask".into(),
+        }),
+        None => Ok(()),
     }
 }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use half::f16;
 use maxsim::format::{Int8, Scales};
+use maxsim::residual::{Arrangement, BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use maxsim::streaming::{Generated, StreamOptions, TokenReader};
 use maxsim::{Device, Devices, Error, Interrupt, TokenLayout, Tokens};
 
@@ -210,5 +211,45 @@ fn a_truncated_file_in_the_middle_of_a_stream() {
         }
         assert!(driver.used_bytes() <= before + (1 << 20));
         std::fs::remove_file(&path).expect("the file");
+    });
+}
+
+/// Codes and arranged buckets of residual-compressed documents reach the device, and rows that
+/// kernels may read behind the last one have codes of a centroid.
+#[test]
+fn residuals_reach_the_device() {
+    in_stand_in("streaming::residuals_reach_the_device", |driver| {
+        let device = device();
+        let (n, len) = (30, 8);
+        let rows = n * len;
+        let centroids = Centroids::F32(vec![0.5; 300 * DIM].into());
+        let codec = ResidualCodec::new(2, DIM, centroids, &[-0.3, -0.1, 0.1, 0.3], true);
+        let codes: Vec<i32> = (0..rows).map(|row| (row * 37 % 300) as i32).collect();
+        let buckets: Vec<u8> = (0..rows * 32).map(|i| (i * 7919 % 251) as u8).collect();
+        let layout = TokenLayout::padded(n, len, DIM).expect("a layout");
+        let order = BitOrder::Colbert;
+        let codec = codec.expect("a codec").into();
+        let tokens = ResidualTokens::new(codec, &codes[..], &buckets[..], order, layout);
+        let tokens = tokens.expect("tokens");
+        let arrangement = Arrangement::new(DIM, 2, order).expect("an arrangement");
+        let query = numbers(32 * DIM);
+        let query = Tokens::padded(&query, 1, 32, DIM).expect("a query");
+        let bytes_per_document = (len * (arrangement.row_bytes + 4)) as u64;
+        let options = StreamOptions::default().buffer_bytes(10 * bytes_per_document);
+        let found = device.search_residual_stream(&query, &tokens, 5, &options);
+        assert_eq!(found.expect("a search").n_chunks, 3);
+        let again = device.search_residual_stream(&query, &tokens.arranged().unwrap(), 5, &options);
+        assert_eq!(again.expect("a search").n_chunks, 3);
+        for chunk in 0..3 {
+            let rows = chunk * 10 * len..(chunk + 1) * 10 * len;
+            let mut arranged = vec![0; rows.len() * arrangement.row_bytes];
+            for (row, to) in rows.clone().zip(arranged.chunks_mut(arrangement.row_bytes)) {
+                arrangement.arrange(&buckets[row * 32..(row + 1) * 32], to);
+            }
+            assert!(driver.holds(&arranged), "buckets of chunk {chunk}");
+            let mut words = codes[rows].to_vec();
+            words.extend([0; 100]);
+            assert!(driver.holds(bytemuck::cast_slice(&words)), "codes of chunk {chunk}");
+        }
     });
 }

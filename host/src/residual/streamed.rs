@@ -1,0 +1,273 @@
+//! Residual-compressed documents that are read a part at a time.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use maxsim_kernels::abi::residual::BitOrder;
+use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::slice::ParallelSliceMut;
+
+use super::arrangement::Arrangement;
+use super::codec::ResidualCodec;
+use super::tokens::ResidualTokens;
+use crate::error::{Error, Result};
+use crate::runtime::alloc::{fill, filled};
+use crate::runtime::pool::Parallel;
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::streamed::check_mask;
+use crate::tokens::streamed::staged::Staged;
+
+/// Rows that a thread arranges at a time.
+const ROWS_AT_ONCE: usize = 256;
+
+/// Residual-compressed documents that [`Device::search_residual_stream`] reads once, from front to
+/// back, some rows at a time and from several threads.
+///
+/// [`ResidualTokens`] are a source, and so are [`ArrangedTokens`], which a GPU reads several times
+/// as fast: their buckets lie as its kernels decode them.
+///
+/// [`Device::search_residual_stream`]: crate::Device::search_residual_stream
+pub trait ResidualSource: Sync {
+    /// The codec that decodes the tokens.
+    fn codec(&self) -> &Arc<ResidualCodec<'_>>;
+
+    /// How the bits of buckets lie, where they are not arranged.
+    fn order(&self) -> BitOrder;
+
+    /// Shape and items, as [`Source::layout`](crate::streaming::Source::layout).
+    fn layout(&self) -> &TokenLayout;
+
+    /// A byte per row, 0 where the row is no token.
+    fn mask(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// Whether buckets lie as [`Arrangement::arrange`] puts them, in rows of
+    /// [`Arrangement::row_bytes`]: for GPUs alone. Else rows have [`ResidualCodec::row_bytes`].
+    fn is_arranged(&self) -> bool {
+        false
+    }
+
+    /// Writes the codes of some rows, and their buckets `[rows.len(), row_bytes]`. All of both must
+    /// be written, and each code be that of a centroid. Several threads call this at once, each for
+    /// other rows.
+    ///
+    /// # Errors
+    /// Whatever reading them gives: the search ends with [`Error::Source`], which has it.
+    fn fill(&self, rows: Range<usize>, codes: &mut [i32], residuals: &mut [u8]) -> io::Result<()>;
+}
+
+impl ResidualSource for ResidualTokens<'_> {
+    fn codec(&self) -> &Arc<ResidualCodec<'_>> {
+        self.codec()
+    }
+
+    fn order(&self) -> BitOrder {
+        self.order()
+    }
+
+    fn layout(&self) -> &TokenLayout {
+        self.layout()
+    }
+
+    fn mask(&self) -> Option<&[u8]> {
+        self.mask()
+    }
+
+    fn fill(&self, rows: Range<usize>, codes: &mut [i32], residuals: &mut [u8]) -> io::Result<()> {
+        let row_bytes = self.codec().row_bytes();
+        codes.copy_from_slice(&self.codes()[rows.clone()]);
+        residuals.copy_from_slice(&self.residuals()[rows.start * row_bytes..rows.end * row_bytes]);
+        Ok(())
+    }
+}
+
+/// Residual-compressed tokens whose buckets lie as kernels of GPUs decode them.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use maxsim::residual::{ArrangedTokens, BitOrder, Centroids, ResidualCodec, ResidualTokens};
+/// use maxsim::TokenLayout;
+///
+/// let centroids = Centroids::F32(vec![0.0; 8].into());
+/// let codec = Arc::new(ResidualCodec::new(2, 8, centroids, &[-0.3, -0.1, 0.1, 0.3], false)?);
+/// let layout = TokenLayout::padded(1, 1, 8)?;
+/// let order = BitOrder::LittleEndian;
+/// let tokens = ResidualTokens::new(codec, vec![0i32], vec![0x1B, 0xE4], order, layout)?;
+/// let arranged: ArrangedTokens = tokens.arranged()?;
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct ArrangedTokens<'a> {
+    tokens: &'a ResidualTokens<'a>,
+    row_bytes: usize,
+    residuals: Vec<u8>,
+}
+
+impl<'a> ResidualTokens<'a> {
+    /// Arranges the buckets for GPUs, in memory of their own: what an upload does.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`].
+    pub fn arranged(&self) -> Result<ArrangedTokens<'_>> {
+        let (codec, stored) = (self.codec(), self.codec().row_bytes());
+        let arrangement = Arrangement::new(codec.dim(), codec.nbits(), self.order())?;
+        let row_bytes = arrangement.row_bytes;
+        let mut residuals = filled(self.codes().len() as u64 * row_bytes as u64, 0)?;
+        let rows = residuals.par_chunks_exact_mut(row_bytes).enumerate();
+        let arrange = |(row, to): (usize, &mut [u8])| {
+            arrangement.arrange(&self.residuals()[row * stored..(row + 1) * stored], to);
+        };
+        Parallel::new()
+            .share(|min_len| rows.with_min_len(ROWS_AT_ONCE.max(min_len)).for_each(arrange));
+        Ok(ArrangedTokens { tokens: self, row_bytes, residuals })
+    }
+}
+
+impl ResidualSource for ArrangedTokens<'_> {
+    fn codec(&self) -> &Arc<ResidualCodec<'_>> {
+        self.tokens.codec()
+    }
+
+    fn order(&self) -> BitOrder {
+        self.tokens.order()
+    }
+
+    fn layout(&self) -> &TokenLayout {
+        self.tokens.layout()
+    }
+
+    fn mask(&self) -> Option<&[u8]> {
+        self.tokens.mask()
+    }
+
+    fn is_arranged(&self) -> bool {
+        true
+    }
+
+    fn fill(&self, rows: Range<usize>, codes: &mut [i32], residuals: &mut [u8]) -> io::Result<()> {
+        codes.copy_from_slice(&self.tokens.codes()[rows.clone()]);
+        let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
+        residuals.copy_from_slice(&self.residuals[bytes]);
+        Ok(())
+    }
+}
+
+/// What a source has beside its rows, checked.
+pub(crate) struct StreamedResiduals<'a> {
+    source: &'a dyn ResidualSource,
+    arrangement: Arrangement,
+    mask: Option<&'a [u8]>,
+}
+
+impl<'a> StreamedResiduals<'a> {
+    /// Checks what can be checked before rows are read.
+    pub(crate) fn new(source: &'a dyn ResidualSource) -> Result<StreamedResiduals<'a>> {
+        let (codec, layout, mask) = (source.codec(), source.layout(), source.mask());
+        layout.check_read("documents")?;
+        if layout.dim() != codec.dim() {
+            return Err(Error::Shape {
+                argument: "documents",
+                expected: format!("tokens of {} elements, as the codec's", codec.dim()),
+                found: format!("tokens of {}", layout.dim()),
+            });
+        }
+        check_mask(layout, mask)?;
+        let arrangement = Arrangement::new(codec.dim(), codec.nbits(), source.order())?;
+        Ok(StreamedResiduals { source, arrangement, mask })
+    }
+
+    pub(crate) fn codec(&self) -> &ResidualCodec<'_> {
+        self.source.codec()
+    }
+
+    /// Bytes of a row's buckets as the source has them.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        match self.source.is_arranged() {
+            true => self.arrangement.row_bytes,
+            false => self.codec().row_bytes(),
+        }
+    }
+
+    /// Some consecutive items, which are read.
+    pub(crate) fn part(&self, items: Range<usize>) -> Result<ResidualTokens<'_>> {
+        if self.source.is_arranged() {
+            return Err(Error::Unsupported {
+                what: "arranged residual documents on the CPU".into(),
+                why: "they are for kernels of GPUs; give the tokens that they were made of".into(),
+            });
+        }
+        let (rows, layout) = self.source.layout().items(items)?;
+        let row_bytes = self.codec().row_bytes();
+        let mut codes = filled(rows.len() as u64, 0)?;
+        let mut residuals = filled((rows.len() * row_bytes) as u64, 0)?;
+        self.read(rows.clone(), &mut codes, &mut residuals)?;
+        let (codec, order) = (self.source.codec().clone(), self.source.order());
+        let part = ResidualTokens::new(codec, codes, residuals, order, layout)?;
+        match self.mask {
+            Some(mask) => part.with_mask(&mask[rows]),
+            None => Ok(part),
+        }
+    }
+
+    /// Reads rows, and refuses codes of no centroid.
+    fn read(&self, rows: Range<usize>, codes: &mut [i32], residuals: &mut [u8]) -> Result<()> {
+        let (first_row, n_rows) = (rows.start as u64, rows.len() as u64);
+        let filled = self.source.fill(rows.clone(), codes, residuals);
+        filled.map_err(|source| Error::Source { first_row, n_rows, source })?;
+        let n_items = self.codec().n_centroids();
+        // Negative codes are large without their sign.
+        match codes.iter().position(|&code| code as u32 as usize >= n_items) {
+            None => Ok(()),
+            Some(i) => {
+                let (index, found) = (rows.start + i, codes[i].into());
+                Err(Error::Id { argument: "codes", index, found, n_items })
+            }
+        }
+    }
+}
+
+impl Staged for StreamedResiduals<'_> {
+    fn layout(&self) -> &TokenLayout {
+        self.source.layout()
+    }
+
+    fn mask(&self) -> Option<&[u8]> {
+        self.mask
+    }
+
+    fn pitch_bytes(&self) -> usize {
+        self.arrangement.row_bytes
+    }
+
+    fn has_words(&self) -> bool {
+        true
+    }
+
+    fn write(
+        &self,
+        rows: Range<usize>,
+        to: &mut [u8],
+        words: &mut [u32],
+        scratch: &mut Vec<u64>,
+    ) -> Result<()> {
+        let codes: &mut [i32] = bytemuck::cast_slice_mut(&mut words[..rows.len()]);
+        let to = &mut to[..rows.len() * self.arrangement.row_bytes];
+        if self.source.is_arranged() {
+            return self.read(rows, codes, to);
+        }
+        let stored = self.codec().row_bytes();
+        let len_bytes = rows.len() * stored;
+        fill(scratch, len_bytes.div_ceil(size_of::<u64>()), 0)?;
+        let residuals = &mut bytemuck::cast_slice_mut(scratch)[..len_bytes];
+        self.read(rows, codes, residuals)?;
+        let places = to.chunks_exact_mut(self.arrangement.row_bytes);
+        for (to, from) in places.zip(residuals.chunks_exact(stored)) {
+            self.arrangement.arrange(from, to);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! Searches over residual-compressed documents that pass by: the ranking of documents that are all
+//! there.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::f16;
+use maxsim::format::{Element, with_element};
+use maxsim::residual::{BitOrder, ResidualCodec, ResidualSource, ResidualTokens};
+use maxsim::streaming::StreamOptions;
+use maxsim::{Devices, Error, Pairing, Ranking, ScoreOptions, TokenLayout, Tokens};
+use maxsim_tests::case::{Case, Pairs, elements, tokens};
+use maxsim_tests::gpu::text;
+use maxsim_tests::gradients::all_devices;
+use maxsim_tests::residual::scored_cases;
+use maxsim_tests::residual::scores::{ResidualCase, in_turns, takes};
+use maxsim_tests::suite::Suite;
+use maxsim_tests::top_k::check;
+use proptest::prelude::*;
+
+/// Chunks of a GPU may have kernels that round sums of centroids and weights in other places.
+fn check_close(expected: &[Ranking], found: &[Ranking]) -> Result<(), String> {
+    for (query, (expected, found)) in expected.iter().zip(found).enumerate() {
+        let counts = |of: &Ranking| (of.ranked.len(), of.n_nan, of.n_empty);
+        let pairs = expected.ranked.iter().zip(&found.ranked);
+        let is_close = |(e, f): (&maxsim::Ranked, &maxsim::Ranked)| {
+            let same = e.score == f.score || e.score.is_nan() && f.score.is_nan();
+            same || (e.score - f.score).abs() <= 0.02 * (1.0 + e.score.abs())
+        };
+        if counts(expected) != counts(found) || !pairs.clone().all(is_close) {
+            return Err(format!("query {query}: {found:?} instead of {expected:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn check_streamed<T: Element>(
+    suite: &Suite,
+    case: &ResidualCase,
+    buffer_bytes: u64,
+    k: usize,
+) -> Result<(), String> {
+    let data = case.case.data();
+    let parts = case.parts(&data.documents);
+    let documents = case.tokens(&parts, &data.documents).map_err(text)?;
+    let arranged = documents.arranged().map_err(text)?;
+    let stored: Vec<T> = elements(&data.queries);
+    let queries = tokens(&case.case.queries, &data.queries, &stored).map_err(text)?;
+    for device in all_devices() {
+        if device.ordinal().is_some() && !takes::<T>(&device) {
+            continue;
+        }
+        let handle = device.upload_residual::<T>(&documents).map_err(text)?;
+        let (cross, score) = (Pairing::cross(), ScoreOptions::default());
+        let whole = device.top_k(&queries, &handle, &cross, &score, k).map_err(text)?;
+        for buffer_bytes in [1 << 30, buffer_bytes] {
+            let at = |why: String| format!("{device}, buffers of {buffer_bytes}: {why}");
+            let options = StreamOptions::default().buffer_bytes(buffer_bytes).threads(2);
+            let found = device.search_residual_stream(&queries, &documents, k, &options);
+            let found = found.map_err(text)?;
+            match buffer_bytes == 1 << 30 || device.ordinal().is_none() {
+                true => check(&whole, &found.rankings).map_err(at)?,
+                false => check_close(&whole, &found.rankings).map_err(at)?,
+            }
+            let devices = Devices::new(vec![device.clone(); 3]).map_err(text)?;
+            let shared = devices.search_residual_stream(&queries, &documents, k, &options);
+            check(&found.rankings, &shared.map_err(text)?.rankings).map_err(at)?;
+            // Buckets that are arranged already: the same bits on a GPU, nothing on the CPU.
+            match device.search_residual_stream(&queries, &arranged, k, &options) {
+                Ok(again) => check(&found.rankings, &again.rankings).map_err(at)?,
+                Err(Error::Unsupported { .. }) if device.ordinal().is_none() => {}
+                Err(error) => return Err(at(error.to_string())),
+            }
+        }
+        suite.count(&device.to_string());
+    }
+    Ok(())
+}
+
+#[test]
+fn residuals_as_if_all_were_there() {
+    let strategy = || {
+        let buffer_bytes = prop_oneof![1..500u64, 500..20_000u64];
+        (scored_cases::cases(), buffer_bytes, 0..40usize)
+    };
+    Suite::run_random("streamed_residuals", strategy, |suite, (case, buffer_bytes, k)| {
+        let cross = Case { pairs: Pairs::Cross, document_splits: None, ..case.case.clone() };
+        let case = ResidualCase { case: cross, ..case.clone() };
+        with_element!(case.case.element, T => check_streamed::<T>(suite, &case, *buffer_bytes, *k))
+    });
+}
+
+/// A corpus of which one row is read wrongly.
+struct Wrong<'a> {
+    tokens: ResidualTokens<'a>,
+    row: usize,
+    /// A code of no centroid; `None`: the row cannot be read.
+    code: Option<i32>,
+}
+
+impl ResidualSource for Wrong<'_> {
+    fn codec(&self) -> &Arc<ResidualCodec<'_>> {
+        self.tokens.codec()
+    }
+
+    fn order(&self) -> BitOrder {
+        self.tokens.order()
+    }
+
+    fn layout(&self) -> &TokenLayout {
+        self.tokens.layout()
+    }
+
+    fn fill(&self, rows: Range<usize>, codes: &mut [i32], residuals: &mut [u8]) -> io::Result<()> {
+        self.tokens.fill(rows.clone(), codes, residuals)?;
+        match (rows.contains(&self.row), self.code) {
+            (false, _) => Ok(()),
+            (true, Some(code)) => {
+                codes[self.row - rows.start] = code;
+                Ok(())
+            }
+            (true, None) => Err(io::Error::other("the disk is gone")),
+        }
+    }
+}
+
+#[test]
+fn wrong_codes_and_rows_that_cannot_be_read() {
+    let case = ResidualCase {
+        n_centroids: 5,
+        ..in_turns([Case::new(128, &[32], &[10; 100])]).swap_remove(0)
+    };
+    let data = case.case.data();
+    let parts = case.parts(&data.documents);
+    let stored: Vec<f16> = elements(&data.queries);
+    let queries: Tokens<'_, f16> = tokens(&case.case.queries, &data.queries, &stored).unwrap();
+    let options = StreamOptions::default().buffer_bytes(5000).threads(2);
+    for device in all_devices() {
+        let search = |row: usize, code: Option<i32>| {
+            let tokens = case.tokens(&parts, &data.documents).expect("tokens");
+            let wrong = Wrong { tokens, row, code };
+            device.search_residual_stream(&queries, &wrong, 3, &options)
+        };
+        for row in [0, 555, 999] {
+            for code in [5, -1, i32::MAX, i32::MIN] {
+                match search(row, Some(code)) {
+                    Err(Error::Id { argument: "codes", index, found, n_items: 5 }) => {
+                        assert_eq!((index, found), (row, code.into()), "{device}");
+                    }
+                    other => panic!("{device}: {other:?}"),
+                }
+            }
+            match search(row, None) {
+                Err(Error::Source { source, .. }) => {
+                    assert_eq!(source.to_string(), "the disk is gone");
+                }
+                other => panic!("{device}: {other:?}"),
+            }
+            assert_eq!(search(1000, None).expect("a search").rankings[0].ranked.len(), 3);
+        }
+    }
+}
