@@ -5,8 +5,8 @@
 //! cargo run --release -p maxsim --example streamed_search -- --from direct --file corpus.bin
 //! ```
 //!
-//! The corpus is made up: rows of f16 (or of INT8 codes, `--int8`), of which there are a few
-//! thousand, over and over. A file that is not there is written first.
+//! The corpus is made up: rows of f16, of INT8 codes (`--int8`) or of residual codes (`--plaid`), of
+//! which there are a few thousand, over and over. A file that is not there is written first.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,7 +18,8 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
 use maxsim::format::{Format, Int8, ScaleType, Scales, ScorableWith};
 use maxsim::half::f16;
-use maxsim::streaming::{Source, StreamOptions, TokenReader};
+use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
+use maxsim::streaming::{Source, StreamFound, StreamOptions, TokenReader};
 use maxsim::{Device, Devices, TokenLayout, Tokens};
 
 /// Rows of which the corpus is made.
@@ -60,6 +61,9 @@ struct Args {
     /// Codes of one byte in place of f16
     #[arg(long)]
     int8: bool,
+    /// Residual codes of 2 bits in place of f16, in memory
+    #[arg(long, conflicts_with_all = ["int8", "from"])]
+    plaid: bool,
     /// Searches, of which the fastest counts
     #[arg(long, default_value_t = 3)]
     repeats: usize,
@@ -96,7 +100,9 @@ fn main() -> Result<()> {
     let query_rows = pattern(args.queries * args.query_tokens, args.dim);
     let queries = Tokens::padded(&query_rows, args.queries, args.query_tokens, args.dim)?;
     let values = pattern(PATTERN_ROWS, args.dim);
-    if args.int8 {
+    if args.plaid {
+        search_residuals(&devices, &args, &queries.convert::<f16>()?.0)
+    } else if args.int8 {
         let codes: Vec<i8> = values.iter().map(|x| (x * 127.0) as i8).collect();
         let scales = vec![f16::from_f32(1.0 / 127.0); args.documents * args.document_tokens];
         let queries = queries.quantize::<Int8>(ScaleType::F16)?;
@@ -158,7 +164,7 @@ fn search<F: ScorableWith<F>>(
         From::Memory => {
             let rows: Vec<F::Stored> = pattern.iter().copied().cycle().take(len).collect();
             let held = Held { layout: &layout, rows: &rows, scales };
-            measure(devices, args, queries, &held)
+            measure(args, |options| devices.search_stream(queries, &held, args.k, options))
         }
         From::PageLocked => {
             let mut rows = devices.devices()[0].page_locked::<F>(len)?;
@@ -166,7 +172,7 @@ fn search<F: ScorableWith<F>>(
                 part.copy_from_slice(&pattern[..part.len()]);
             });
             let held = Held { layout: &layout, rows: &rows, scales };
-            measure(devices, args, queries, &held)
+            measure(args, |options| devices.search_stream(queries, &held, args.k, options))
         }
         From::File | From::Direct => {
             write_corpus(&args.file, bytemuck::cast_slice(pattern), len * size_of::<F::Stored>())?;
@@ -177,7 +183,7 @@ fn search<F: ScorableWith<F>>(
             if let Some(scales) = scales {
                 reader = reader.with_scales(scales);
             }
-            measure(devices, args, queries, &reader)
+            measure(args, |options| devices.search_stream(queries, &reader, args.k, options))
         }
     }
 }
@@ -200,19 +206,39 @@ fn write_corpus(path: &Path, pattern: &[u8], len: usize) -> Result<()> {
     Ok(())
 }
 
+/// Searches residual-compressed documents in memory, whose tables and codes are made up.
+fn search_residuals(devices: &Devices, args: &Args, queries: &Tokens<'_, f16>) -> Result<()> {
+    let centroids = Centroids::F32(pattern(PATTERN_ROWS, args.dim).into());
+    let codec = ResidualCodec::new(2, args.dim, centroids, &[-0.3, -0.1, 0.1, 0.3], true)?;
+    let layout = TokenLayout::padded(args.documents, args.document_tokens, args.dim)?;
+    let codes: Vec<i32> = (0..layout.rows()).map(|row| (row * 31 % PATTERN_ROWS) as i32).collect();
+    let buckets = (0..layout.rows() * codec.row_bytes()).map(|i| (i * 7919 % 251) as u8);
+    let buckets: Vec<u8> = buckets.collect();
+    let tokens = ResidualTokens::new(codec.into(), codes, buckets, BitOrder::LittleEndian, layout)?;
+    match devices.devices()[0].ordinal() {
+        None => measure(args, |options| {
+            devices.search_residual_stream(queries, &tokens, args.k, options)
+        }),
+        Some(_) => {
+            let arranged = tokens.arranged()?;
+            measure(args, |options| {
+                devices.search_residual_stream(queries, &arranged, args.k, options)
+            })
+        }
+    }
+}
+
 /// Searches some times, and prints the fastest.
-fn measure<F: ScorableWith<F>>(
-    devices: &Devices,
+fn measure(
     args: &Args,
-    queries: &Tokens<'_, F>,
-    documents: &impl Source<F>,
+    search: impl Fn(&StreamOptions) -> maxsim::Result<StreamFound>,
 ) -> Result<()> {
     let buffer_bytes = args.buffer.map(|megabytes| megabytes << 20);
     let options = StreamOptions::default().threads(args.threads).buffer_bytes(buffer_bytes);
     let mut fastest = f64::INFINITY;
     for repeat in 0..args.repeats {
         let begun = Instant::now();
-        let found = devices.search_stream(queries, documents, args.k, &options)?;
+        let found = search(&options)?;
         let seconds = begun.elapsed().as_secs_f64();
         fastest = fastest.min(seconds);
         let best = found.rankings.first().and_then(|ranking| ranking.ranked.first());
