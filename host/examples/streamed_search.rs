@@ -5,7 +5,7 @@
 //! cargo run --release -p maxsim --example streamed_search -- --from direct --file corpus.bin
 //! ```
 //!
-//! The corpus is made up: rows of f16, of INT8 codes (`--int8`) or of residual codes (`--plaid`), of
+//! The corpus is made up: rows of f16, of INT8 codes (`--int8`) or residual codes (`--plaid`), of
 //! which there are a few thousand, over and over. A file that is not there is written first.
 
 use std::fs::File;
