@@ -12,10 +12,11 @@ use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 use maxsim::format::{ScaleType, TokenFormat};
-use maxsim::{AnyTokens, Device, Pairing};
+use maxsim::{AnyTokens, Device, Pairing, ScoreOptions};
 use maxsim_kernels::abi::params::top_k::key;
 
 use crate::columns::{ListColumn, execution_error, external, unexpected};
+use crate::kernel;
 
 /// The functions `maxsim`, `maxsim_int8` and `maxsim_key`, which score on `device`.
 ///
@@ -275,7 +276,14 @@ impl Arguments {
                 Pairing::pairs(&rows, &rows).map_err(external)?
             }
         };
-        let scores = device.score_any(queries, documents, &pairing, &Default::default());
+        let options = match self.is_constant[0] {
+            true => {
+                let query = (queries.format(), queries.layout());
+                kernel::options(device.limits(), query, documents.format())?
+            }
+            false => ScoreOptions::default(),
+        };
+        let scores = device.score_any(queries, documents, &pairing, &options);
         Ok(scores.map_err(external)?.into_values())
     }
 

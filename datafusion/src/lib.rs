@@ -2,7 +2,8 @@
 //! process or, unchanged, on a Ballista cluster.
 //!
 //! Three functions score columns of tokens. They take Arrow's arrays without a copy, and their
-//! scores are those of [`maxsim::Device::score`], bit for bit:
+//! scores are those of [`maxsim::Device::score`], bit for bit; on a GPU by one kernel for all
+//! documents of a constant query, so that they do not depend on how tables are cut:
 //!
 //! | function | |
 //! |---|---|
@@ -53,6 +54,7 @@
 pub mod cluster;
 mod columns;
 mod functions;
+mod kernel;
 mod literal;
 mod parquet;
 mod top_k;
