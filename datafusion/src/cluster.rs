@@ -21,7 +21,7 @@ use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use maxsim::Device;
 
-use crate::{configured, functions, register, runtime};
+use crate::{configured, functions, register};
 
 /// Seconds between heartbeats of an executor.
 const HEARTBEAT_SECONDS: u64 = 5;
@@ -53,10 +53,7 @@ pub const EXECUTOR_TIMEOUT: u64 = 6 * HEARTBEAT_SECONDS;
 /// ```
 pub async fn connect(url: &str) -> Result<SessionContext> {
     let config = configured(SessionConfig::new_with_ballista());
-    let state = SessionStateBuilder::new_with_default_features()
-        .with_config(config)
-        .with_runtime_env(runtime()?)
-        .build();
+    let state = SessionStateBuilder::new_with_default_features().with_config(config).build();
     let session = SessionContext::remote_with_state(url, state).await?;
     // After the session is made, which has Ballista's functions alone. It scores nothing itself but
     // constants.
@@ -78,8 +75,7 @@ pub fn scheduler_config() -> SchedulerConfig {
         no_executors_grace_period_seconds: EXECUTOR_TIMEOUT,
         expire_dead_executor_interval_seconds: HEARTBEAT_SECONDS,
         override_session_builder: Some(Arc::new(|config| {
-            let state = SessionStateBuilder::new_from_existing(default_session_builder(config)?);
-            let mut state = state.with_runtime_env(runtime()?).build();
+            let mut state = default_session_builder(config)?;
             for function in functions(&Device::cpu()) {
                 state.register_udf(function)?;
             }

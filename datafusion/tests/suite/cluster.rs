@@ -17,7 +17,7 @@ use maxsim_datafusion::{TopK, cluster, query};
 use tempfile::TempDir;
 
 use crate::data::{expected_ranking, ranked, sample, tokens};
-use crate::files::{read, write, write_parts};
+use crate::files::{check_files_that_come_later, read, write, write_parts};
 
 /// Longest that anything may take.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -170,6 +170,8 @@ async fn a_cluster_ranks_as_the_library_does() {
     fs::write(&part, &bytes).unwrap();
     let found = cluster.rank(folders[0].path(), TopK::new(10), constant(3)).await.unwrap();
     assert_eq!(found, expected(3));
+
+    check_files_that_come_later(&cluster.session).await;
 
     // One executor is killed between two queries, then the other, then the scheduler.
     cluster.executors[0].kill();

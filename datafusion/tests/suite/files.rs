@@ -6,7 +6,7 @@ use std::path::Path;
 use datafusion::arrow::array::{Array, AsArray, RecordBatch};
 use datafusion::arrow::compute::concat_batches;
 use datafusion::error::Result;
-use datafusion::prelude::{DataFrame, SessionContext};
+use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionContext};
 use maxsim::format::{ScaleType, TokenFormat};
 use maxsim::{AnyTokens, Device, Tokens};
 use maxsim_datafusion::{TopK, batch, ids, query, read_parquet, session, write_parquet};
@@ -121,6 +121,35 @@ fn ids_are_the_files_or_numbers() {
         }
         None => assert_eq!(ids.to_data(), data::ids(file.n_items()).to_data()),
     }
+}
+
+/// The table of a folder has the files that are there when it is asked, not those that were.
+pub async fn check_files_that_come_later(session: &SessionContext) {
+    let (queries, documents) = (sample("queries"), sample("documents"));
+    let (queries, documents) = (queries.all().unwrap(), documents.all().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &documents);
+    let (last, away) = (folder.path().join("part-3.parquet"), folder.path().join("away"));
+    fs::rename(&last, &away).unwrap();
+    let path = folder.path().to_str().unwrap();
+    session.register_parquet("documents", path, ParquetReadOptions::default()).await.unwrap();
+    let first = documents.items(0..150).unwrap();
+    let item = 0;
+    let one = queries.items(item..item + 1).unwrap();
+    for (is_there, documents) in [(false, &first), (true, &documents)] {
+        if is_there {
+            fs::rename(&away, &last).unwrap();
+        }
+        let table = session.table("documents").await.unwrap();
+        let found = TopK::new(200).of(table, query(&queries, item).unwrap()).unwrap();
+        let found = ranked(&found.collect().await.unwrap());
+        assert_eq!(found, expected_ranking(&one, documents, 200));
+    }
+}
+
+#[tokio::test]
+async fn files_that_come_later_are_seen() {
+    check_files_that_come_later(&session(&Device::cpu()).unwrap()).await;
 }
 
 #[tokio::test]
