@@ -12,7 +12,7 @@ use maxsim::training::{DeviceGradScores, DeviceGradients, PreparedBackward};
 use maxsim::{Device, DeviceTokens, Devices, Pairing, ScoreOptions, TokenLayout};
 
 use crate::codes::{Codes, element_type, host_tokens};
-use crate::ffi::{Corpus, Selection, Sharded};
+use crate::ffi::{Corpus, HostResiduals, Selection, Sharded};
 
 /// Errors of the interface are texts: its callers only show them.
 pub(crate) type Result<T> = std::result::Result<T, String>;
@@ -43,6 +43,8 @@ pub enum Object {
     Corpus(Corpus),
     /// Memory of the host that is not paged out.
     PageLocked(PageLocked<f16>),
+    /// Residual-compressed tokens that stay on the host.
+    HostResiduals(HostResiduals),
     /// Gradients of scores, and of tokens.
     Gradients(DeviceGradScores, DeviceGradients),
 }
@@ -63,6 +65,7 @@ impl Object {
             Object::Selection(_) => "a selection",
             Object::Corpus(_) => "a corpus",
             Object::PageLocked(_) => "page-locked memory",
+            Object::HostResiduals(_) => "residual tokens of host memory",
             Object::Gradients(..) => "gradients",
         }
     }

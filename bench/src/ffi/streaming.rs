@@ -4,6 +4,7 @@ use std::ffi::c_char;
 
 use half::f16;
 use maxsim::format::{Int8, ScaleType, Scales};
+use maxsim::residual::{ArrangedTokens, ResidualTokens};
 use maxsim::streaming::{StreamFound, StreamOptions, TokenReader};
 use maxsim::{Devices, TokenLayout, Tokens};
 
@@ -11,6 +12,7 @@ use super::handle::{get, layout, string, wrong};
 use super::search::half_tokens;
 use super::top_k::copy_rankings;
 use super::{done, made};
+use crate::codes::Residual;
 use crate::object::{Object, Result, host_slice, text};
 
 /// Page-locked host memory of so many bytes, for the rows of [`maxsim_bench_search_stream`]. Null
@@ -188,4 +190,103 @@ fn search_codes(
 ) -> Result<StreamFound> {
     let queries = queries.quantize::<Int8>(ScaleType::F32).map_err(text)?;
     devices.search_stream(&queries, documents, k, options).map_err(text)
+}
+
+/// Residual-compressed tokens of foreign host memory, arranged for GPUs where they are to be.
+pub struct HostResiduals {
+    /// Dropped before what it borrows.
+    arranged: Option<ArrangedTokens<'static>>,
+    tokens: *mut ResidualTokens<'static>,
+}
+
+impl HostResiduals {
+    fn new(tokens: ResidualTokens<'static>, arrange: bool) -> Result<HostResiduals> {
+        let tokens = Box::into_raw(Box::new(tokens));
+        let mut residuals = HostResiduals { arranged: None, tokens };
+        if arrange {
+            // SAFETY: the box stays where it is, and as it is, until this value is dropped.
+            let tokens: &'static ResidualTokens<'static> = unsafe { &*tokens };
+            residuals.arranged = Some(tokens.arranged().map_err(text)?);
+        }
+        Ok(residuals)
+    }
+}
+
+impl Drop for HostResiduals {
+    fn drop(&mut self) {
+        self.arranged = None;
+        // SAFETY: a box that `new` made, which nothing borrows any more.
+        unsafe { drop(Box::from_raw(self.tokens)) };
+    }
+}
+
+/// Residual-compressed tokens `[n, len, dim]` that stay at host addresses, as
+/// [`maxsim_bench_residual`](super::maxsim_bench_residual) has them, in little-endian order, with
+/// rows that are divided by their lengths; `arrange` (0 or 1): buckets are copied to where GPUs
+/// read them fast. Null for an error.
+///
+/// # Safety
+/// The memory must stay as it is until the tokens are freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn maxsim_bench_host_residual(
+    nbits: u64,
+    centroids: u64,
+    n_centroids: u64,
+    dim: u64,
+    bucket_weights: u64,
+    codes: u64,
+    residuals: u64,
+    n: u64,
+    len: u64,
+    arrange: u64,
+) -> *mut Object {
+    // SAFETY: the caller's promises.
+    made(|| unsafe {
+        let residual = Residual {
+            nbits: nbits as u32,
+            centroids,
+            n_centroids: n_centroids as usize,
+            bucket_weights,
+            normalize: true,
+            codes,
+            residuals,
+            order: "little-endian",
+        };
+        let tokens = residual.tokens(layout(dim, n, len, std::ptr::null())?)?;
+        Ok(Object::HostResiduals(HostResiduals::new(tokens, arrange != 0)?))
+    })
+}
+
+/// Ranks residual-compressed documents of host memory for f16 queries, as
+/// [`maxsim_bench_search_stream`] ranks others; 0, or -1 for an error.
+///
+/// # Safety
+/// The handles must live; the memory must be readable and writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn maxsim_bench_search_residual_stream(
+    device: *const Object,
+    documents: *const Object,
+    queries: u64,
+    dim: u64,
+    n_queries: u64,
+    query_len: u64,
+    k: u64,
+    n_threads: u64,
+    ids: u64,
+    scores: u64,
+) -> i32 {
+    // SAFETY: the caller's promises; the box lives as long as the handle.
+    done(|| unsafe {
+        let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
+        let Object::HostResiduals(documents) = get(documents)? else {
+            return wrong("residual tokens of host memory", documents);
+        };
+        let queries = half_tokens(queries, layout(dim, n_queries, query_len, std::ptr::null())?)?;
+        let (k, options) = (k as usize, options(0, n_threads));
+        let found = match &documents.arranged {
+            Some(arranged) => device.search_residual_stream(&queries, arranged, k, &options),
+            None => device.search_residual_stream(&queries, &*documents.tokens, k, &options),
+        };
+        copy_found(&found.map_err(text)?, k, ids, scores)
+    })
 }

@@ -183,3 +183,63 @@ fn devices_search_as_one() {
         }
     }
 }
+
+#[test]
+fn residual_documents_of_host_memory_are_searched() {
+    // One bit per element that adds ±0.25 to a centroid; rows are divided by their lengths.
+    let centroids = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0].map(half::f16::from_f32);
+    let (weights, codes, residuals) = ([-0.25f32, 0.25], [0i32, 1, 0], [0u8, 0b1111, 0b0001]);
+    let query = [1.0, 0.0, 0.0, 0.0].map(half::f16::from_f32);
+    let decoded = |code: usize, bits: u8| -> f32 {
+        let x: [f32; 4] = std::array::from_fn(|i| {
+            centroids[code * DIM + i].to_f32() + weights[usize::from(bits >> i & 1)]
+        });
+        x[0] / x.iter().map(|x| x * x).sum::<f32>().sqrt()
+    };
+    // SAFETY: live handles, and memory that outlives them.
+    unsafe {
+        let (device, dim) = (maxsim_bench_open(-1), DIM as u64);
+        let [codes_at, residuals_at] = [address(&codes), address(&residuals)];
+        let [centroids, weights] = [address(&centroids), address(&weights)];
+        let corpus = |arrange: u64| {
+            maxsim_bench_host_residual(
+                1,
+                centroids,
+                2,
+                dim,
+                weights,
+                codes_at,
+                residuals_at,
+                3,
+                1,
+                arrange,
+            )
+        };
+        let documents = corpus(0);
+        assert!(!documents.is_null(), "{}", last_error());
+        let (mut ids, mut best) = ([0i64; 3], [0f32; 3]);
+        let places = [ids.as_mut_ptr().expose_provenance(), best.as_mut_ptr().expose_provenance()];
+        let [ids_at, best_at] = places.map(|place| place as u64);
+        let search = |documents: *const Object| {
+            let query = address(&query);
+            maxsim_bench_search_residual_stream(
+                device, documents, query, dim, 1, 1, 3, 0, ids_at, best_at,
+            )
+        };
+        assert_eq!(search(documents), 0, "{}", last_error());
+        assert_eq!(ids, [2, 0, 1]);
+        let wanted = [decoded(0, 0b0001), decoded(0, 0), decoded(1, 0b1111)];
+        assert!(best.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-3), "{best:?} {wanted:?}");
+
+        // Those that are arranged are for GPUs.
+        let arranged = corpus(1);
+        assert!(!arranged.is_null(), "{}", last_error());
+        assert_eq!(search(arranged), -1);
+        assert!(last_error().contains("GPU"), "{}", last_error());
+        assert_eq!(search(device), -1);
+        assert!(last_error().contains("residual tokens of host memory"), "{}", last_error());
+        for object in [arranged, documents, device] {
+            maxsim_bench_free(object);
+        }
+    }
+}
