@@ -85,6 +85,11 @@ impl ListColumn {
         self.offsets[row] as usize..self.offsets[row + 1] as usize
     }
 
+    /// The row that has a value.
+    fn row_of(&self, value: usize) -> usize {
+        self.offsets.partition_point(|&start| start <= value as i64) - 1
+    }
+
     /// Elements of a token, where the column's type says it.
     pub fn dim(&self) -> Option<usize> {
         match self.values.data_type() {
@@ -108,12 +113,11 @@ impl ListColumn {
         else {
             return Ok(());
         };
-        let value = (first / per_value.max(1)) as i64;
-        let row = self.offsets.partition_point(|&start| start <= value) - 1;
         execution_error(format!(
-            "{}: row {row} has {what} that is NULL; a document without tokens is an empty list, \
-             and one that there is not is NULL as a whole",
+            "{}: row {} has {what} that is NULL; a document without tokens is an empty list, and \
+             one that there is not is NULL as a whole",
             self.name,
+            self.row_of(first / per_value.max(1)),
         ))
     }
 
@@ -188,6 +192,14 @@ impl ListColumn {
             return Err(unexpected(self.name, expected, self.values.data_type()));
         }
         let (codes, layout) = self.matrix::<Int8Type>(None)?;
+        if codes.contains(&i8::MIN) {
+            let first = codes.iter().position(|&code| code == i8::MIN).unwrap_or(0);
+            return execution_error(format!(
+                "{}: row {} has the code -128; INT8 codes go from -127 to 127",
+                self.name,
+                self.row_of(first / layout.dim()),
+            ));
+        }
         let len = |column: &ListColumn, row| column.row(row).len();
         let is_other = |row: &usize| len(self, *row) != len(scales, *row);
         if let Some(row) = (0..self.n_rows()).find(is_other) {

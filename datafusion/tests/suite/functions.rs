@@ -6,7 +6,7 @@ use datafusion::arrow::array::{Array, ArrayRef, AsArray};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Field, Float32Type};
 use datafusion::logical_expr::ColumnarValue;
-use maxsim::format::{ScaleType, TokenFormat};
+use maxsim::format::{Int8, ScaleType, Scales, TokenFormat};
 use maxsim::half::f16;
 use maxsim::{AnyTokens, Device, Tokens};
 use maxsim_datafusion::{batch, query, session};
@@ -132,6 +132,23 @@ fn scales_are_as_many_as_codes() {
         error.contains("scales: expected a scale for each of the 17 tokens of row 3, found 16"),
         "{error}"
     );
+}
+
+/// No element is compressed to it, and not every kernel multiplies it.
+#[test]
+fn the_code_that_there_is_not_is_refused() {
+    let layout = layout(&[2, 0, 1, 3], 4);
+    let scales = || Scales::F32(vec![1.0; 6].into());
+    for (place, row) in [(0, 0), (11, 2), (23, 3)] {
+        let mut codes = vec![127i8; 24];
+        codes[place] = -128;
+        let coded = Tokens::<Int8>::from_codes(codes, scales(), layout.clone()).unwrap().into();
+        let query = constant(&column(&tokens(1, &[2], 4).into(), "tokens"), 0);
+        let columns = ["codes", "scales"].map(|name| column(&coded, name).into());
+        let args: Vec<_> = [query].into_iter().chain(columns).collect();
+        let error = error(call("maxsim_int8", &args, 4));
+        assert!(error.contains(&format!("codes: row {row} has the code -128")), "{error}");
+    }
 }
 
 #[test]
