@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Parser, Subcommand, ValueEnum};
-use maxsim::Device;
 use maxsim::format::{ElementType, ScaleType, TokenFormat};
 use maxsim::layout::MAX_DIM;
 use maxsim::residual::BitOrder;
+use maxsim::{Device, Devices};
 
 use crate::judging::JudgingArgs;
 use crate::rank::explain;
@@ -237,8 +237,9 @@ pub struct RankArgs {
     #[arg(long)]
     pub winners: bool,
 
-    /// Compute on this device: auto takes the first usable GPU, or else the CPU.
-    #[arg(long, value_name = "auto|cpu|cuda:N", default_value = "auto")]
+    /// Compute on this device: auto takes the first usable GPU, or else the CPU. On cuda:all, all
+    /// GPUs share the documents, which must be f16, bf16 or f32; the ranking is that of one.
+    #[arg(long, value_name = "auto|cpu|cuda:N|cuda:all", default_value = "auto")]
     pub device: DeviceChoice,
 
     /// Write the ranking in this form.
@@ -334,21 +335,30 @@ pub enum DeviceChoice {
     Cpu,
     /// The CUDA device of this number.
     Cuda(usize),
+    /// All usable GPUs.
+    CudaAll,
 }
 
 impl DeviceChoice {
-    /// Opens the device.
+    /// Opens the device; of several the first.
     pub fn open(self) -> Result<Device> {
         match self {
+            DeviceChoice::CudaAll => {
+                let first = Devices::all().devices().first().and_then(Device::ordinal);
+                cuda(first.unwrap_or(0)).context("--device cuda:all")
+            }
             DeviceChoice::Auto => Ok(Device::best()),
             DeviceChoice::Cpu => Ok(Device::cpu()),
             DeviceChoice::Cuda(ordinal) => {
-                let device =
-                    Device::cuda(ordinal).map_err(|error| anyhow!(explain::device(&error)));
-                device.with_context(|| format!("--device cuda:{ordinal}"))
+                cuda(ordinal).with_context(|| format!("--device cuda:{ordinal}"))
             }
         }
     }
+}
+
+/// Opens a CUDA device.
+fn cuda(ordinal: usize) -> Result<Device> {
+    Device::cuda(ordinal).map_err(|error| anyhow!(explain::device(&error)))
 }
 
 impl FromStr for DeviceChoice {
@@ -358,11 +368,12 @@ impl FromStr for DeviceChoice {
         match name {
             "auto" => Ok(DeviceChoice::Auto),
             "cpu" => Ok(DeviceChoice::Cpu),
+            "cuda:all" => Ok(DeviceChoice::CudaAll),
             _ => name
                 .strip_prefix("cuda:")
                 .and_then(|ordinal| ordinal.parse().ok())
                 .map(DeviceChoice::Cuda)
-                .ok_or_else(|| "expected auto, cpu or cuda:N".to_string()),
+                .ok_or_else(|| "expected auto, cpu, cuda:N or cuda:all".to_string()),
         }
     }
 }

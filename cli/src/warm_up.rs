@@ -3,14 +3,18 @@
 use std::io::{self, BufWriter, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use maxsim::plan::KernelSource;
 use maxsim::{Device, WarmUp, WarmUpReport};
 
-use crate::args::WarmUpArgs;
+use crate::args::{DeviceChoice, WarmUpArgs};
 
 /// Runs the command.
 pub fn warm_up(args: &WarmUpArgs) -> Result<()> {
+    ensure!(
+        args.device != DeviceChoice::CudaAll,
+        "--device cuda:all: kernels are loaded for one GPU at a time; use cuda:N"
+    );
     let start = Instant::now();
     let device = args.device.open()?;
     let opened = start.elapsed();

@@ -49,6 +49,10 @@ pub enum Destination {
 impl Destination {
     /// Finds out, before any work is done, whether the output can be written.
     pub fn new(args: &RankArgs) -> Result<Destination> {
+        ensure!(
+            !(args.winners && args.format == Format::Trec),
+            "--winners: a TREC run has no column for them; use --format json or table"
+        );
         let Some(path) = &args.output else { return Ok(Destination::Stdout) };
         let inputs = [&args.queries, &args.documents].into_iter();
         let inputs = inputs.chain(&args.texts).chain(args.judging.inputs()).chain(&args.screen);

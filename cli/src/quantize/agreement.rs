@@ -89,6 +89,7 @@ pub(super) fn measure(
                 // Both by the same engine: what differs is what the tokens are stored as. The
                 // CPU has one for every format.
                 device: &Device::cpu(),
+                devices: None,
                 options: &ScoreOptions::default(),
                 query_scales,
                 allow_infinite: false,

@@ -12,10 +12,10 @@ pub mod winners;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use maxsim::format::{ElementType, ScaleType, TokenFormat};
 use maxsim::search::SearchOptions;
-use maxsim::{Device, Ranked, Ranking, ScoreOptions};
+use maxsim::{Device, Devices, Ranked, Ranking, ScoreOptions};
 use maxsim_kernels::table::forward::FORWARD;
 
 use self::stream::{Outcome, Request};
@@ -35,10 +35,6 @@ use crate::texts::{Keep, counted, printable};
 
 /// Runs the command.
 pub fn rank(args: &RankArgs) -> Result<()> {
-    ensure!(
-        !(args.winners && args.format == Format::Trec),
-        "--winners: a TREC run has no column for them; use --format json or table"
-    );
     let destination = Destination::new(args)?;
     let verify = args.verify.unwrap_or_default();
     if let (Some(screen), true) = (&args.screen, verify != Verify::Never) {
@@ -71,11 +67,12 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         Some(file) => queries::scales(&queries, file.contents().format, &mut notes)?,
         None => ScaleType::default(),
     };
+    // The metrics look further than a short list.
+    let top_k = args.n_listed().max(if judging.qrels.is_some() { metrics::DEPTH } else { 0 });
+    let devices = sharing(args, &documents, &selected, top_k)?;
     let device = opened(args, &queries, scanned)?;
     let n_pairs = selected.n_pairs(queries.n_items(), documents.n_items());
-    if args.scores {
-        check_room(n_pairs)?;
-    }
+    check_room(args, n_pairs)?;
     let progress = progress_bar(n_pairs, "pairs");
     let started = Instant::now();
     let request = Request {
@@ -83,14 +80,14 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         documents: &documents,
         selected: &selected,
         device: &device,
+        devices: devices.as_ref(),
         options: &ScoreOptions::default()
             .allow_tf32(args.allow_tf32)
             .normalize(args.normalize)
             .kernel(args.kernel.as_deref()),
         query_scales,
         allow_infinite: args.allow_infinite,
-        // The metrics look further than a short list.
-        top_k: args.n_listed().max(if judging.qrels.is_some() { metrics::DEPTH } else { 0 }),
+        top_k,
         chunk_bytes: args.chunk_bytes,
         progress: &progress,
     };
@@ -104,8 +101,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     if let (Some(screen), Documents::Tokens(documents)) = (verified, &documents) {
         provenance::check_unchanged(screen, documents)?;
     }
-    let (queries, documents, device) = (&queries, &documents, &device);
-    let summary = Summary { queries, documents, selected: &selected, device, elapsed };
+    let summary = Summary { request: &request, elapsed };
     notes.extend(of_selection.into_iter().map(|warning| format!("warning: {warning}")));
     publish(args, &destination, &judging, &summary, outcome, &notes)?;
     if let Some(note) = proof.map(|proof| proof.to_string()).filter(|note| !note.is_empty()) {
@@ -115,7 +111,10 @@ pub fn rank(args: &RankArgs) -> Result<()> {
 }
 
 /// Refuses more scores than memory has room for.
-fn check_room(n_pairs: usize) -> Result<()> {
+fn check_room(args: &RankArgs, n_pairs: usize) -> Result<()> {
+    if !args.scores {
+        return Ok(());
+    }
     // A running top-k doubles its room when it is full.
     let bytes = n_pairs.saturating_mul(2 * size_of::<Ranked>());
     Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| {
@@ -134,7 +133,7 @@ fn outcome(
 ) -> Result<Outcome> {
     let ranked = || {
         let mut outcome = match screen {
-            Some((screen, proof)) => screen::rank(request, screen, proof, search(args))?,
+            Some((screen, proof)) => screen::rank(request, screen, proof, search_options(args))?,
             None => stream::rank(request)?,
         };
         if args.winners {
@@ -172,10 +171,32 @@ fn judging(args: &RankArgs, ids: [Ids; 2], screen: Option<&TokenFile>) -> Result
 }
 
 /// How --screen is searched.
-fn search(args: &RankArgs) -> SearchOptions {
+fn search_options(args: &RankArgs) -> SearchOptions {
     let default = SearchOptions::default();
     let n_candidates = args.shortlist.unwrap_or(default.n_candidates);
     SearchOptions::default().n_candidates(n_candidates).exact(args.exact)
+}
+
+/// The devices that share the documents, where there are to be several.
+fn sharing(
+    args: &RankArgs,
+    documents: &Documents<'_>,
+    selected: &Selected,
+    top_k: usize,
+) -> Result<Option<Devices>> {
+    if args.device != DeviceChoice::CudaAll {
+        return Ok(None);
+    }
+    let why = match args.screen {
+        Some(_) => Some("--screen is searched by one GPU"),
+        None => search::refusal(documents, selected, top_k, args.allow_infinite),
+    };
+    if let Some(why) = why {
+        bail!("--device cuda:all: {why}; use --device cuda:N");
+    }
+    // Without a GPU these are the CPU.
+    let _ = args.device.open()?;
+    Ok(Some(Devices::all()))
 }
 
 /// Opens the device, and checks that it has the kernel that is asked for and can score the
@@ -218,7 +239,7 @@ fn publish(
     if let (Format::Trec, Some(metrics)) = (args.format, metrics) {
         say(&metrics.to_string());
     }
-    let of_files = summary.queries.warnings().chain(summary.documents.warnings());
+    let of_files = summary.request.queries.warnings().chain(summary.request.documents.warnings());
     let of_qrels = qrels.map_or(&[][..], Qrels::warnings).iter().cloned();
     let warnings = of_files.chain(of_qrels).chain(output::warning(args.format, &results));
     warnings.for_each(|warning| say(&format!("warning: {warning}")));
@@ -325,18 +346,19 @@ fn shortest(mut lens: Vec<usize>, top_k: usize) -> Vec<usize> {
 
 /// Summary of a run: device, kernels and speed.
 struct Summary<'a> {
-    queries: &'a TokenFile,
-    documents: &'a Documents<'a>,
-    selected: &'a Selected,
-    device: &'a Device,
+    request: &'a Request<'a>,
     elapsed: Duration,
 }
 
 impl Summary<'_> {
     fn line(&self, outcome: &Outcome) -> String {
-        let (queries, documents) = (self.queries.layout(), self.documents.layout());
-        let n_pairs = self.selected.n_pairs(queries.n_items(), documents.n_items()) as u64;
-        let selected = self.selected.documents(documents.n_items());
+        let Request { documents, selected, device, devices, .. } = *self.request;
+        let (queries, format_name) = (self.request.queries.layout(), documents.format_name());
+        let documents = documents.layout();
+        let n_pairs = selected.n_pairs(queries.n_items(), documents.n_items()) as u64;
+        let selected = selected.documents(documents.n_items());
+        let devices = devices.map_or(std::slice::from_ref(device), Devices::devices);
+        let devices: Vec<String> = devices.iter().map(Device::to_string).collect();
         let of_all = match (selected.len(), documents.n_items()) {
             (n_selected, n_all) if n_selected < n_all => format!("{n_selected} of "),
             _ => String::new(),
@@ -351,13 +373,13 @@ impl Summary<'_> {
             counted(n_pairs, "pair", "pairs"),
             queries.total_len(),
             queries.dim(),
-            self.documents.format_name(),
+            format_name,
             n_pairs as f64 / seconds.max(1e-9),
-            self.device,
+            devices.join(" and "),
         );
-        if self.device.ordinal().is_some() {
+        if device.ordinal().is_some() {
             let kernels = outcome.calls.kernels.join(" and ");
-            line += &format!(" ({}) with {kernels}", self.device.name());
+            line += &format!(" ({}) with {kernels}", device.name());
         }
         if outcome.calls.n_chunks > 1 {
             line += &format!(", in {} chunks", outcome.calls.n_chunks);

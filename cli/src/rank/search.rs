@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use maxsim::format::{Element, with_format};
 use maxsim::streaming::{Source, StreamOptions};
 use maxsim::{Error, TokenLayout};
@@ -23,6 +23,26 @@ const K_MAX: usize = 4096;
 /// Buffers that are on the device at once, and one for scores and what else a search has there.
 const N_BUFFERS: u64 = 4;
 
+/// Why a run cannot be ranked so, for messages.
+pub(super) fn refusal(
+    documents: &Documents<'_>,
+    selected: &Selected,
+    top_k: usize,
+    allow_infinite: bool,
+) -> Option<&'static str> {
+    match documents {
+        Documents::Tokens(file) if file.contents().format.element().is_some() => {}
+        _ => return Some("compressed documents are ranked by one GPU"),
+    }
+    if *selected != Selected::All {
+        return Some("candidates and parts of the documents are ranked by one GPU");
+    }
+    if top_k.min(documents.n_items()) > K_MAX {
+        return Some("more than 4096 documents of a query are listed by one GPU");
+    }
+    allow_infinite.then_some("--allow-infinite is for one GPU")
+}
+
 /// Ranks all documents for all queries. `None` where another way has to be taken: for documents
 /// that are not elements, parts of them, rankings that are too long for a GPU, too little memory,
 /// and where a score may be beyond f32, which this search would not see.
@@ -30,11 +50,10 @@ const N_BUFFERS: u64 = 4;
 /// # Errors
 /// Where elements of documents are not finite, and where the file has changed.
 pub fn rank(request: &Request<'_>) -> Result<Option<Outcome>> {
-    let Documents::Tokens(documents) = request.documents else { return Ok(None) };
-    let (is_part, n_listed) =
-        (*request.selected != Selected::All, request.top_k.min(documents.n_items()));
-    let is_empty = n_listed == 0 || request.queries.n_items() == 0;
-    if is_part || is_empty || n_listed > K_MAX || request.allow_infinite {
+    let Request { documents: all, selected, top_k, allow_infinite, .. } = *request;
+    let Documents::Tokens(documents) = all else { return Ok(None) };
+    let is_empty = documents.n_items() == 0 || request.queries.n_items() == 0;
+    if is_empty || refusal(all, selected, top_k, allow_infinite).is_some() {
         return Ok(None);
     }
     with_format!(documents.contents().format, {
@@ -64,14 +83,22 @@ fn of_elements<T: Element>(
         .buffer_bytes(buffer_bytes)
         .progress(move |done| progress.set_position(done.documents * n_queries));
     let (device, k) = (request.device, request.top_k);
-    let found = match device.search_stream::<T, T>(&queries, &source, k, &options) {
+    let found = match request.devices {
+        Some(all) => all.search_stream::<T, T>(&queries, &source, k, &options),
+        None => device.search_stream::<T, T>(&queries, &source, k, &options),
+    };
+    let found = match found {
         Ok(found) => found,
-        Err(Error::DeviceMemory { .. }) => return Ok(None),
+        Err(Error::DeviceMemory { .. }) if request.devices.is_none() => return Ok(None),
         Err(error) => return Err(source.error().unwrap_or(error.into())),
     };
     let largest = T::largest_magnitude(queries.data());
     let may_overflow = source.may_overflow(queries.layout(), largest);
     if may_overflow || found.rankings.iter().any(|ranking| ranking.n_nan > 0) {
+        ensure!(
+            request.devices.is_none(),
+            "--device cuda:all: scores may be beyond f32; use --device cuda:N, which looks at each"
+        );
         return Ok(None);
     }
     let calls = Calls { kernels: found.kernels, n_chunks: found.n_chunks };

@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use maxsim::format::ScaleType;
-use maxsim::{Device, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, TopK};
+use maxsim::{Device, Devices, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, TopK};
 use rayon::prelude::*;
 
 use crate::documents::Documents;
@@ -52,6 +52,8 @@ pub struct Request<'a> {
     pub selected: &'a Selected,
     /// Device that computes.
     pub device: &'a Device,
+    /// Devices that share the documents, of which that is the first, where there are to be several.
+    pub devices: Option<&'a Devices>,
     /// Options of the scores, with the kernel.
     pub options: &'a ScoreOptions,
     /// How the scales of queries that are compressed are stored
@@ -124,7 +126,7 @@ pub struct Search {
 /// documents to INT8 where they are f32. Residual-compressed documents are decoded a chunk at a
 /// time.
 pub fn rank(request: &Request<'_>) -> Result<Outcome> {
-    if request.device.ordinal().is_some() {
+    if request.devices.is_some() || request.device.ordinal().is_some() {
         if let Some(outcome) = search::rank(request)? {
             return Ok(outcome);
         }

@@ -2,6 +2,7 @@
 
 mod candidates;
 mod commands;
+mod devices;
 mod edges;
 #[path = "../files/mod.rs"]
 mod files;

@@ -417,8 +417,8 @@ fn wrong_input_is_one_line_exit_code_2_and_no_output() {
     check(&q, &d, &["--qrels", &file("beyond.jsonl")], "query 9 does not exist");
     check(&q, &d, &["--qrels", &file("relevant.jsonl")], "relevant document 9 does not exist");
     check(&q, &d, &["--kernel", "maxsim_forward_sm80_f32_q256"], "kernel");
-    check(&q, &d, &["--device", "gpu"], "expected auto, cpu or cuda:N");
-    check(&q, &d, &["--device", "cuda:x"], "expected auto, cpu or cuda:N");
+    check(&q, &d, &["--device", "gpu"], "expected auto, cpu, cuda:N or cuda:all");
+    check(&q, &d, &["--device", "cuda:x"], "expected auto, cpu, cuda:N or cuda:all");
     check(&q, &d, &["--device", "cuda:4000"], "--device cuda:4000");
     check(&q, &d, &["--top-k", "0"], "expected a whole number of 1 or more");
     check(&q, &d, &["--format", "xml"], "xml");

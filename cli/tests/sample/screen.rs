@@ -15,7 +15,7 @@ use half::f16;
 use indicatif::ProgressBar;
 use maxsim::format::{Int8, ScaleType, TokenFormat};
 use maxsim::search::{CoarseCodes, SearchOptions};
-use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+use maxsim::{Device, Devices, Pairing, ScoreOptions, Tokens};
 use maxsim_cli::documents::Documents;
 use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::provenance::Proof;
@@ -148,6 +148,7 @@ fn progress_is_in_what_it_says() {
         documents: &Documents::Tokens(&documents),
         selected: &Selected::All,
         device: &Device::cpu(),
+        devices: None,
         options: &ScoreOptions::default(),
         query_scales: ScaleType::F16,
         allow_infinite: false,
@@ -182,6 +183,7 @@ fn progress_is_in_shares_of_a_long_document() {
         documents: &Documents::Tokens(&documents),
         selected: &Selected::All,
         device: &Device::cpu(),
+        devices: None,
         options: &ScoreOptions::default(),
         query_scales: ScaleType::F16,
         allow_infinite: false,
@@ -223,12 +225,13 @@ fn searches_that_pass_by_rank_as_chunks_do() {
     let (queries, documents) =
         (open(&set.join("queries.safetensors")), open(&set.join("documents.safetensors")));
     let progress = ProgressBar::hidden();
-    let with = |queries: &TokenFile, documents: &TokenFile, chunk_bytes: u64, top_k: usize| {
+    let by = |[queries, documents]: [&TokenFile; 2], devices, chunk_bytes: u64, top_k| {
         let request = Request {
             queries,
             documents: &Documents::Tokens(documents),
             selected: &Selected::All,
             device: &Device::cpu(),
+            devices,
             options: &ScoreOptions::default(),
             query_scales: ScaleType::F16,
             allow_infinite: false,
@@ -238,11 +241,20 @@ fn searches_that_pass_by_rank_as_chunks_do() {
         };
         (search::rank(&request), maxsim_cli::rank::stream::rank(&request))
     };
+    let with = |queries: &TokenFile, documents: &TokenFile, bytes, top_k| {
+        by([queries, documents], None, bytes, top_k)
+    };
     let (found, expected) = with(&queries, &documents, 300_000, 7);
     let (found, expected) = (found.unwrap().unwrap(), expected.unwrap());
     assert_eq!(found.rankings, expected.rankings);
     assert!(found.calls.n_chunks > 3 && found.calls.kernels == ["cpu"], "{:?}", found.calls);
     assert_eq!(progress.position(), 2 * 50 * 200);
+
+    // Several devices share the documents, and find the same.
+    let devices = Devices::new([Device::cpu(), Device::cpu(), Device::cpu()]).unwrap();
+    let (shared, whole) = by([&queries, &documents], Some(&devices), 300_000, 7);
+    assert_eq!(shared.unwrap().unwrap().rankings, found.rankings);
+    assert_eq!(whole.unwrap().rankings, found.rankings);
 
     // Row 2 is padding, which may be anything and travels with the rows around it.
     let query = open(&folder.write("q.safetensors", padded(&[1.0, -2.0], [1, 1, 2], None)));
@@ -264,6 +276,8 @@ fn searches_that_pass_by_rank_as_chunks_do() {
     assert!(found.unwrap().is_none());
     let error = expected.unwrap_err().to_string();
     assert_eq!(error, "the score of query 0 and document 0 is -inf");
+    let error = by([&query, &file("large.safetensors", &rows)], Some(&devices), 1000, 1).1;
+    assert!(error.unwrap_err().to_string().contains("use --device cuda:N, which looks at each"));
 }
 
 /// The table marks what is likely only.

@@ -269,6 +269,7 @@ fn a_file_that_is_truncated_during_a_run_is_an_error() {
             documents: &documents,
             selected: &Selected::All,
             device: &Device::cpu(),
+            devices: None,
             options: &ScoreOptions::default(),
             query_scales: ScaleType::F16,
             allow_infinite: false,
