@@ -324,3 +324,64 @@ fn check_first_nan(
         false => Err(format!("{device}: the first NaN is {first:?}, not {found:?}")),
     }
 }
+
+/// Candidates that are read from a source have the ranking of the same pairs among documents that
+/// are all there.
+#[test]
+fn candidates_are_read_and_ranked() {
+    let strategy = || {
+        let list = prop::collection::vec(any::<prop::sample::Index>(), 0..20);
+        (streamed(ElementType::F32), prop::collection::vec(list, 1..50))
+    };
+    Suite::run_random("streamed_candidates", strategy, |suite, (streamed, lists)| {
+        let case = &streamed.case;
+        let data = case.data();
+        let stored = [elements::<f32>(&data.queries), elements::<f32>(&data.documents)];
+        let queries = tokens(&case.queries, &data.queries, &stored[0]).map_err(text)?;
+        let documents = tokens(&case.documents, &data.documents, &stored[1]).map_err(text)?;
+        let n = documents.layout().n_items();
+        let list = |query: usize| -> Vec<u32> {
+            let list = lists[query % lists.len()].iter().filter(|_| n > 0);
+            list.map(|id| id.index(n.max(1)) as u32).collect()
+        };
+        let candidates: Vec<Vec<u32>> = (0..queries.layout().n_items()).map(list).collect();
+        let pair = |(query, list): (u32, &Vec<u32>)| {
+            list.iter().map(move |&id| [query, id]).collect::<Vec<_>>()
+        };
+        let pairs: Vec<[u32; 2]> = (0u32..).zip(&candidates).flat_map(pair).collect();
+        let ids = |side: usize| pairs.iter().map(|pair| pair[side]).collect::<Vec<u32>>();
+        let pairing = Pairing::pairs(&ids(0), &ids(1)).map_err(text)?;
+        let score = ScoreOptions::default().normalize(case.normalize);
+        for device in all_devices() {
+            let at = |why: String| format!("{device}: {why}");
+            let whole = device.top_k(&queries, &documents, &pairing, &score, streamed.k);
+            let whole = whole.map_err(text)?;
+            // Batches have kernels of their own on a GPU.
+            if device.ordinal().is_some() && buffer_bytes(&device, streamed) == 1 << 30 {
+                continue;
+            }
+            let options =
+                StreamOptions::default().score(score.clone()).buffer_bytes(streamed.buffer_bytes);
+            from_every_source(&device, &documents, |source, documents| {
+                let found =
+                    device.rank_candidates(&queries, &documents, &candidates, streamed.k, &options);
+                check(&whole, &found.map_err(text)?).map_err(|why| format!("{source}: {why}"))
+            })
+            .map_err(at)?;
+            let none = device.rank_candidates(&queries, &documents, &[], 1, &options);
+            if none.is_ok() != candidates.is_empty() {
+                return Err(at("lists of other queries".into()));
+            }
+            let mut wrong = candidates.clone();
+            if let Some(list) = wrong.last_mut() {
+                list.push(n as u32);
+                let found = device.rank_candidates(&queries, &documents, &wrong, 1, &options);
+                if !matches!(found, Err(maxsim::Error::Id { argument: "candidates", .. })) {
+                    return Err(at("a candidate that there is not".into()));
+                }
+            }
+            suite.count(&device.to_string());
+        }
+        Ok(())
+    });
+}

@@ -26,7 +26,7 @@ use crate::tokens::streamed::staged::{Staged, StagedRows};
 
 /// Bytes of a buffer on a device: two milliseconds of a fast link, beside which the calls of a
 /// chunk take no time.
-const DEVICE_BUFFER_BYTES: u64 = 128 << 20;
+pub(super) const DEVICE_BUFFER_BYTES: u64 = 128 << 20;
 
 /// Bytes of a buffer on the CPU, whose calls cost little, and which should stay in its caches.
 const CPU_BUFFER_BYTES: u64 = 16 << 20;

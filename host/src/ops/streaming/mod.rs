@@ -1,5 +1,6 @@
 //! Searches over documents that pass by, of which any number fits.
 
+mod candidates;
 pub(crate) mod corpus;
 pub(crate) mod options;
 
