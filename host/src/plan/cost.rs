@@ -7,6 +7,7 @@ use maxsim_kernels::table::forward::Variant;
 
 use super::limits::{Access, DeviceLimits};
 use super::stream_k::Shares;
+use super::sweep::is_sweep;
 use crate::problem::Problem;
 use crate::problem::shape::ScoreShape;
 
@@ -59,8 +60,12 @@ pub(super) fn cost(
         return n_documents / per_tile * clocks * STREAM_K_COST
             + STREAM_K_CLOCKS * (1.0 + n_partials);
     }
-    (n_entries / n_multiprocessors).ceil().max(1.0) * clocks
+    let rate = if is_sweep(row, problem, limits) { SWEEP_COST } else { 1.0 };
+    (n_entries / n_multiprocessors).ceil().max(1.0) * clocks * rate
 }
+
+/// The cost of documents that are read in order, relative to as many shares of them at a time.
+const SWEEP_COST: f64 = 0.97;
 
 /// The equal shares of Stream-K over contiguous documents, where whole documents do not do as well.
 pub(super) fn shares(

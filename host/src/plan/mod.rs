@@ -65,6 +65,7 @@ mod eligible;
 pub(crate) mod kernels;
 pub(crate) mod limits;
 pub(crate) mod stream_k;
+pub(crate) mod sweep;
 
 pub use self::choice::Plan;
 pub use self::kernels::{KernelSource, LoadedKernel};

@@ -278,34 +278,6 @@ fn long_documents_of_few_for_each_block_are_cut_where_shares_end() {
 }
 
 #[test]
-fn long_documents_of_a_short_query_are_shared_where_they_lie() {
-    let cross = Pairing::cross();
-    let uploaded = Access::uploaded(128, ElementType::F16);
-    let chosen = |query_len, n_documents, len| {
-        let queries = TokenLayout::padded(1, query_len, 128).expect("queries");
-        let documents = TokenLayout::padded(n_documents, len, 128).expect("documents");
-        let problem = Problem::new(&queries, &documents, &cross).expect("a problem");
-        let options = ScoreOptions::default();
-        Plan::choose(&problem, ElementType::F16, &H200, [uploaded, uploaded], &options)
-            .expect("a kernel")
-            .name()
-    };
-    const SHARES: &str = "maxsim_forward_sm90_f16_d128_q32_stream_k";
-    for (n_documents, len) in
-        [(550, 300), (20, 8000), (300, 3000), (60, 1024), (8, 8192), (1000, 300), (1000, 1024)]
-    {
-        assert_eq!(chosen(32, n_documents, len), SHARES, "{n_documents} × {len}");
-    }
-    // Shares of whole documents are equal enough.
-    for (n_documents, len) in [(1030, 300), (200, 1024), (10_000, 300)] {
-        assert_ne!(chosen(32, n_documents, len), SHARES, "{n_documents} × {len}");
-    }
-    // So many blocks have some of it that one is long in looking for theirs.
-    assert_ne!(chosen(32, 1, 200_000), SHARES);
-    assert_ne!(chosen(33, 20, 8000), SHARES);
-}
-
-#[test]
 fn short_queries_read_documents_that_are_one_run_as_they_lie() {
     are_read_as_they_lie(ElementType::F16.into(), "maxsim_forward_sm90_f16_d128_q32");
     are_read_as_they_lie(ElementType::Bf16.into(), "maxsim_forward_sm90_bf16_d128_q32");

@@ -12,12 +12,6 @@ use super::work_list::Shape;
 /// longer units they drift apart, and the second reader no longer finds them in the L2 cache.
 pub(in crate::cuda) const UNIT_TOKENS_MAX: u64 = 4096;
 
-/// Fewest tokens per CTA for the dynamic scheduler. A CTA takes a ticket as soon as it has room for
-/// copies, of hundreds of tokens: with fewer tokens all units are taken before any CTA is late.
-/// With several query tiles the scheduler is static in any case: arithmetic bounds such calls, and
-/// a ticket costs each consumer some hundred clocks.
-pub(in crate::cuda) const DYNAMIC_TOKENS_MIN: u64 = 8192;
-
 /// Fewest tokens per CTA for the dynamic scheduler of contiguous documents: with fewer, units would
 /// be a few short documents, which cost more than they even out (docs/decisions/short-queries.md).
 pub(in crate::cuda) const CONTIGUOUS_DYNAMIC_TOKENS_MIN: u64 = 10_000;
@@ -35,6 +29,9 @@ const FIRST_PART: u64 = 4;
 const SHORT_UNIT_TOKENS: u64 = 512;
 /// … and CTAs begin with so many of their share's [`DYNAMIC_PARTS`].
 const FIRST_OF_SHORT: u64 = 26;
+
+/// Into how many units a CTA's share is divided where documents are read in order.
+const SWEEP_PARTS: u64 = 64;
 
 /// Tokens that a document costs besides its own: the sum over the rows, and half of the columns
 /// that its last tile wastes.
@@ -197,6 +194,11 @@ impl Chunks {
     /// every warp of the CTA.
     fn dynamic(shape: &Shape, total: u64, n_blocks: u64) -> Chunks {
         let share = total / n_blocks;
+        if shape.is_sweep {
+            let rest = (share / SWEEP_PARTS).clamp(1, UNIT_TOKENS_MAX);
+            let n = total.div_ceil(rest).max(n_blocks);
+            return Chunks { n, n_first: n_blocks, first: rest, rest, is_dynamic: true };
+        }
         // Dynamic units are short ones, however long the static units of contiguous documents
         // are.
         let most = shape.unit_tokens_max.clamp(1, UNIT_TOKENS_MAX);

@@ -13,7 +13,7 @@ use super::centroid_scores::CentroidScores;
 use super::document_splits::{CudaSplits, SplitProblem};
 use super::lists::DeviceLists;
 use super::params::ForwardKernel;
-use super::partition::{CONTIGUOUS_DYNAMIC_TOKENS_MIN, DYNAMIC_TOKENS_MIN, UNIT_TOKENS_MAX};
+use super::partition::{CONTIGUOUS_DYNAMIC_TOKENS_MIN, UNIT_TOKENS_MAX};
 use super::work_list::{Launch, Shape, WorkList};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
@@ -22,6 +22,7 @@ use crate::cuda::driver::module::Kernel;
 use crate::error::Result;
 use crate::plan::choice::Chosen;
 use crate::plan::stream_k::{BLOCKS_OF_A_CROSS, blocks_of_shares};
+use crate::plan::sweep::{DYNAMIC_TOKENS_MIN, is_sweep};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
@@ -178,6 +179,10 @@ fn launch_shape(
             false => BLOCKS_OF_A_CROSS,
         });
     }
+    let is_sweep = is_sweep(variant, problem, device.limits());
+    if is_sweep {
+        n_resident = n_resident.min(1);
+    }
     let counts = variant.arch == Arch::Sm90a && !is_contiguous;
     // The sums over splits are not used: their partial sums are not added.
     let sums_in_kernel = counts && !are_splits;
@@ -196,5 +201,6 @@ fn launch_shape(
         unit_tokens_max: if is_contiguous { u64::MAX } else { UNIT_TOKENS_MAX },
         is_contiguous,
         is_stream_k,
+        is_sweep,
     })
 }

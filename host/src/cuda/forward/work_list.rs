@@ -38,6 +38,8 @@ pub(in crate::cuda) struct Shape {
     pub is_contiguous: bool,
     /// Whether units may end within a document.
     pub is_stream_k: bool,
+    /// Whether CTAs take documents in order from the first on ([`crate::plan::sweep`]).
+    pub is_sweep: bool,
 }
 
 /// One launch of the forward kernel, and of the sum of its partial results.

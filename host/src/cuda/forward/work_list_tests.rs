@@ -26,6 +26,7 @@ pub(in crate::cuda) const SMALL: Shape = Shape {
     unit_tokens_max: UNIT_TOKENS_MAX,
     is_contiguous: false,
     is_stream_k: false,
+    is_sweep: false,
 };
 
 /// A CTA of large tiles for each multiprocessor of an H200.
@@ -343,6 +344,15 @@ fn the_busiest_block_has_little_more_than_the_average() {
     assert!(drawn.is_dynamic && even.per_unit == 1, "{even:?}");
     let n_drawn = (n - 264) as f64 / 264.0;
     assert!((5.0..10.0).contains(&n_drawn), "{n_drawn} for each block");
+    // Documents that are read in order are taken a few at a time, from the first on.
+    let sweep = Shape { is_sweep: true, ..drawing };
+    for (n_entries, len) in [(10_000, 300), (10_000, 1024), (30_000, 101), (133, 9000)] {
+        let total = n_entries as u64 * sweep.cost(len);
+        let drawn = Chunks::new(&sweep, total, n_entries, 1, 132);
+        let (even, n) = drawn.even(n_entries, sweep.cost(len));
+        assert!(drawn.is_dynamic && even.longer_by == 0, "{even:?}");
+        assert!(u64::from(even.per_unit) * n >= n_entries as u64 && even.per_unit < 8, "{even:?}");
+    }
     // With a multiple of 100 tiles a quarter of the device would be idle.
     assert_eq!(grid(&shape, 100), 132);
     assert_eq!(Chunks::new(&shape, 0, 0, 1, 132).n, 1);
