@@ -349,10 +349,14 @@ pub fn failure(timed: &Timed) -> String {
     timed.error.as_ref().map_or("–".to_string(), |error| format!("failed: {}", cell(error)))
 }
 
-/// A message that may stand in a table.
+/// The beginning of a message, which may stand in a table.
 pub fn cell(message: &str) -> String {
-    let short: String = message.chars().take(100).collect();
-    short.replace('|', "/").replace(['\n', '<', '>'], " ")
+    whole_cell(&message.chars().take(100).collect::<String>())
+}
+
+/// A text that may stand in a table, whole.
+pub fn whole_cell(text: &str) -> String {
+    text.replace('|', "/").replace(['\n', '<', '>'], " ")
 }
 
 pub fn ms(value: Option<f64>) -> String {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::markdown::{cell, facts, ratio};
+use super::markdown::{cell, facts, ratio, whole_cell};
 use super::record::Facts;
 
 /// What a run of `bench.search` measured on one machine.
@@ -87,7 +87,7 @@ impl Row {
             ratio(self.x_best_peer),
             figure(self.limit, unit),
             ratio(self.of_limit),
-            self.goal.as_deref().map_or("–".to_string(), cell),
+            self.goal.as_deref().map_or("–".to_string(), whole_cell),
         )
     }
 
