@@ -145,7 +145,9 @@ fn check_streamed<Q: ScorableWith<D>, D: Format>(
 ) -> Result<(), String> {
     let Streamed { case, k, threads, .. } = streamed;
     let score = ScoreOptions::default().normalize(case.normalize);
-    let whole = device.top_k(queries, documents, &Pairing::cross(), &score, *k).map_err(text)?;
+    // As the one chunk of a search has them: without the rows before the first and behind the last.
+    let all = documents.items(0..documents.layout().n_items()).map_err(text)?;
+    let whole = device.top_k(queries, &all, &Pairing::cross(), &score, *k).map_err(text)?;
     let options =
         StreamOptions::default().score(score).buffer_bytes(buffer_bytes).threads(*threads);
     from_every_source(device, documents, |source, documents| {
