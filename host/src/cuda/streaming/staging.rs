@@ -22,6 +22,11 @@ use crate::tokens::streamed::staged::Staged;
 /// Bytes of a piece: what a thread copies in a few hundred microseconds.
 const PIECE_BYTES: usize = 4 << 20;
 
+/// Bytes of a piece where rows are page-locked already, and only words or a mask are staged: a
+/// chunk has a few megabytes of these, and every piece is page-locked before it is filled, which
+/// takes longer than that.
+const SMALL_PIECE_BYTES: usize = 256 << 10;
+
 /// Memory that one thread fills at a time.
 #[derive(Debug)]
 pub(super) struct Piece {
@@ -99,7 +104,8 @@ impl<'a> Staging<'a> {
         documents: &'a dyn Staged,
         pitch_bytes: usize,
     ) -> Staging<'a> {
-        let rows_max = (PIECE_BYTES / documents.bytes_per_row(pitch_bytes).max(1)).max(1);
+        let piece_bytes = if pitch_bytes > 0 { PIECE_BYTES } else { SMALL_PIECE_BYTES };
+        let rows_max = (piece_bytes / documents.bytes_per_row(pitch_bytes).max(1)).max(1);
         let places = Places::staging(rows_max, pitch_bytes, documents);
         Staging { device, documents, places, rows_max }
     }
