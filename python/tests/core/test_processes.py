@@ -120,6 +120,8 @@ def test_the_lock_is_released():
 def test_an_interrupt_ends_a_long_call(what):
     code = f"""
 import signal, sys, threading, time, os, torch, maxsim
+# Programs that a shell starts in the background ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 maxsim.set_num_threads(1)
 Q = torch.randn(8, 32, 128, requires_grad={what == "backward"})
 D = torch.randn(20, 100, 128)
