@@ -122,9 +122,9 @@ class _Copies:
         return x.to(self._device, non_blocking=True)
 
     def end(self) -> None:
-        """Waits for what is still read: its memory belongs to another stream."""
-        for done, _ in self._alive:
-            done.synchronize()
+        """Waits for what is still read, also of a piece on which a call failed: its memory belongs
+        to another stream."""
+        torch.cuda.current_stream(self._device).synchronize()
         self._stream.synchronize()
 
 
