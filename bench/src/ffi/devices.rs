@@ -6,7 +6,7 @@ use maxsim::{Device, Devices, ScoreOptions};
 
 use super::handle::{get, layout, wrong};
 use super::search::half_tokens;
-use super::top_k::copy_rankings;
+use super::top_k::copy_ranked;
 use super::{done, made};
 use crate::object::{Object, Result, text};
 
@@ -82,7 +82,6 @@ pub unsafe extern "C" fn maxsim_bench_rank_shards(
         let queries = half_tokens(queries, layout(dim, n, len, std::ptr::null())?)?;
         let (k, options) = (k as usize, ScoreOptions::default());
         let found = sharded.devices.top_k(&queries, &sharded.shards, &options, k).map_err(text)?;
-        let rankings = found.iter().map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
-        copy_rankings(rankings, k, ids, scores)
+        copy_ranked(&found, k, ids, scores)
     })
 }

@@ -6,7 +6,7 @@ use maxsim::search::{Certainty, Hit, SearchOptions, SearchTokens};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout, Tokens};
 
 use super::handle::{get, layout, tokens, wrong};
-use super::top_k::copy_rankings;
+use super::top_k::{copy_ranked, copy_rankings};
 use super::{done, made};
 use crate::codes::host_tokens;
 use crate::object::{Object, Place, Result, copy_to, text};
@@ -148,7 +148,6 @@ pub unsafe extern "C" fn maxsim_bench_rank(
         let device = documents.device();
         let found = device.top_k(&queries, documents, &cross, &options, k as usize);
         let found = found.map_err(text)?;
-        let rankings = found.iter().map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
-        copy_rankings(rankings, k as usize, ids, scores)
+        copy_ranked(&found, k as usize, ids, scores)
     })
 }

@@ -10,7 +10,7 @@ use maxsim::{Devices, TokenLayout, Tokens};
 
 use super::handle::{get, layout, string, wrong};
 use super::search::half_tokens;
-use super::top_k::copy_rankings;
+use super::top_k::copy_ranked;
 use super::{done, made};
 use crate::codes::Residual;
 use crate::object::{Object, Result, host_slice, text};
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn maxsim_bench_search_stream(
             }
             other => return Err(format!("format {other}: expected f16 or int8")),
         };
-        copy_found(&found, k, ids, scores)
+        copy_ranked(&found.rankings, k, ids, scores)
     })
 }
 
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn maxsim_bench_search_file(
         let documents = documents.map_err(|error| format!("{path}: {error}"))?;
         let (k, options) = (k as usize, options(0, n_threads));
         let found = device.search_stream(&queries, &documents, k, &options).map_err(text)?;
-        copy_found(&found, k, ids, scores)
+        copy_ranked(&found.rankings, k, ids, scores)
     })
 }
 
@@ -144,15 +144,6 @@ fn options(buffer_bytes: u64, n_threads: u64) -> StreamOptions {
     let given = |value: u64| (value != 0).then_some(value);
     let n_threads = given(n_threads).map(|n| n as usize);
     StreamOptions::default().buffer_bytes(given(buffer_bytes)).threads(n_threads)
-}
-
-/// # Safety
-/// The memory must be writable.
-unsafe fn copy_found(found: &StreamFound, k: usize, ids: u64, scores: u64) -> Result<()> {
-    let rankings = found.rankings.iter();
-    let rankings = rankings.map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
-    // SAFETY: the caller's promise.
-    unsafe { copy_rankings(rankings, k, ids, scores) }
 }
 
 /// One device or several.
@@ -287,6 +278,6 @@ pub unsafe extern "C" fn maxsim_bench_search_residual_stream(
             Some(arranged) => device.search_residual_stream(&queries, arranged, k, &options),
             None => device.search_residual_stream(&queries, &*documents.tokens, k, &options),
         };
-        copy_found(&found.map_err(text)?, k, ids, scores)
+        copy_ranked(&found.map_err(text)?.rankings, k, ids, scores)
     })
 }

@@ -3,6 +3,7 @@
 use super::handle::{get, outputs_of, stream_of, tokens, wrong};
 use super::{done, made};
 use crate::object::{AnyWork, Object, Result, copy_to, text};
+use maxsim::Ranking;
 use maxsim::stream::{DeviceTopK, PreparedTopK, Queue};
 
 /// A selection and what it finds.
@@ -65,10 +66,23 @@ pub unsafe extern "C" fn maxsim_bench_best(selection: *mut Object, ids: u64, sco
     done(|| unsafe {
         let Selection { top_k, best } = selection_of(selection)?;
         let rankings = best.read().map_err(text)?;
-        let rankings =
-            rankings.iter().map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
-        copy_rankings(rankings, top_k.k(), ids, scores)
+        copy_ranked(&rankings, top_k.k(), ids, scores)
     })
+}
+
+/// Copies ids and scores of the best `k` documents of each ranking to host addresses.
+///
+/// # Safety
+/// The memory must be writable.
+pub(super) unsafe fn copy_ranked(
+    rankings: &[Ranking],
+    k: usize,
+    ids: u64,
+    scores: u64,
+) -> Result<()> {
+    let rankings = rankings.iter().map(|r| r.ranked.iter().map(|found| (found.id, found.score)));
+    // SAFETY: the caller's promise.
+    unsafe { copy_rankings(rankings, k, ids, scores) }
 }
 
 /// Copies ids and scores of the best `k` documents of each query to host addresses.
