@@ -218,8 +218,9 @@ pub mod digest {
 ///
 /// [`CoarseCodes`](search::CoarseCodes) find winners for
 /// [`Device::rescore`], [`SearchTokens`](search::SearchTokens) find documents for
-/// [`Device::search`], and a [`Shortlist`](search::Shortlist) is one query's search over documents
-/// that come in whatever chunks.
+/// [`Device::search`], a [`SearchSource`](search::SearchSource) does so while codes pass by
+/// ([`Device::search_coarse_stream`]), and a [`Shortlist`](search::Shortlist) is one query's search
+/// over documents that come in whatever chunks.
 ///
 /// ```
 /// use maxsim::format::{ElementType, Int8, ScaleType};
@@ -257,6 +258,8 @@ pub mod search {
     pub use crate::ops::search::{
         Candidate, Certainty, Hit, SearchOptions, SearchRanking, Shortlist,
     };
+    pub use crate::ops::streaming::coarse::SearchFound;
+    pub use crate::ops::streaming::search_source::SearchSource;
 }
 
 /// Searches over more documents than a device or a machine has room for.
@@ -291,7 +294,9 @@ pub mod search {
 pub mod streaming {
     pub use crate::device::page_locked::PageLocked;
     pub use crate::ops::devices::Shards;
-    pub use crate::ops::streaming::options::{StreamFound, StreamOptions, StreamProgress};
+    pub use crate::ops::streaming::options::{
+        StreamFound, StreamOptions, StreamProgress, StreamStage,
+    };
     pub use crate::tokens::streamed::Source;
     pub use crate::tokens::streamed::generated::Generated;
     pub use crate::tokens::streamed::reader::TokenReader;

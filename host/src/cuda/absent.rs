@@ -32,7 +32,8 @@ use crate::tokens::raw_items::{RawItems, RawItemsOut};
 use crate::tokens::scales::{ScaleType, Scales};
 
 pub(crate) use calls::{
-    BackwardCall, ResidualCall, ResidualFound, Selection, StreamCall, StreamFound, StreamedRows,
+    BackwardCall, Kept, ResidualCall, ResidualFound, Selection, StreamCall, StreamFound,
+    StreamedRows,
 };
 
 /// No CUDA device can be opened.

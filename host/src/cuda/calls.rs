@@ -59,12 +59,32 @@ pub(crate) struct StreamCall<'a> {
     pub rows: StreamedRows<'a>,
     /// The chunks that are searched: all, or some consecutive ones.
     pub chunks: &'a [Chunk],
-    pub k: usize,
+    pub kept: Kept<'a>,
     pub options: &'a ScoreOptions,
     /// Threads that fill staging memory.
     pub n_threads: usize,
     /// Called on the caller's thread with each chunk that is done; an error ends the search.
     pub passed: &'a (dyn Fn(&Chunk) -> Result<()> + Sync),
+}
+
+/// What is kept of the scores of documents that pass by.
+#[derive(Clone, Copy)]
+pub(crate) enum Kept<'a> {
+    /// The best so many of each query, which are selected where the scores are.
+    Best(usize),
+    /// All of them: this is called on the caller's thread with those of each chunk,
+    /// `[n_queries, n_documents]`; an error ends the search.
+    Scores(&'a (dyn Fn(&Chunk, &[f32]) -> Result<()> + Sync)),
+}
+
+impl Kept<'_> {
+    /// How many of each query are selected.
+    pub(crate) fn k(&self) -> usize {
+        match self {
+            Kept::Best(k) => *k,
+            Kept::Scores(_) => 0,
+        }
+    }
 }
 
 /// What the rows of documents that pass by are.
@@ -79,6 +99,7 @@ pub(crate) enum StreamedRows<'a> {
 /// Results of such a search.
 #[derive(Debug)]
 pub(crate) struct StreamFound {
+    /// None of any query where scores were kept.
     pub best: BestKeys,
     /// The kernels that ran, in the order of their first use.
     pub kernels: Vec<&'static str>,

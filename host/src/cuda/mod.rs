@@ -29,7 +29,8 @@ pub(crate) use buffers::row_scales::RowScales;
 pub(crate) use buffers::segments::write_segments;
 pub(crate) use buffers::tokens::CudaTokens;
 pub(crate) use calls::{
-    BackwardCall, ResidualCall, ResidualFound, Selection, StreamCall, StreamFound, StreamedRows,
+    BackwardCall, Kept, ResidualCall, ResidualFound, Selection, StreamCall, StreamFound,
+    StreamedRows,
 };
 pub(crate) use driver::context::{CudaDevice, n_devices, open};
 pub(crate) use driver::event::CudaEvent;

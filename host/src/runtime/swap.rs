@@ -7,6 +7,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The value of a mutex, whether or not a thread panicked while it held the lock.
+pub(crate) fn into_inner<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A shared value that is read as a whole and replaced as a whole, so that no thread computes while
 /// it holds the lock. (A pool's thread that waits within a computation may begin another call,
 /// which would deadlock on a lock that the thread itself holds.)

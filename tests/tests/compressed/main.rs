@@ -8,6 +8,7 @@ mod handles;
 mod maxima;
 mod scores;
 mod search;
+mod search_streamed;
 mod shortlist;
 mod stream_k;
 mod trusted;

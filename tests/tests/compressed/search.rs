@@ -17,14 +17,14 @@ use proptest::sample::select;
 
 /// A search, and what it is compared with.
 #[derive(Clone, Debug)]
-struct SearchCase {
-    case: Case,
-    is_fp8: bool,
-    k: usize,
-    options: SearchOptions,
+pub struct SearchCase {
+    pub case: Case,
+    pub is_fp8: bool,
+    pub k: usize,
+    pub options: SearchOptions,
 }
 
-fn search_cases() -> impl Strategy<Value = SearchCase> {
+pub fn search_cases() -> impl Strategy<Value = SearchCase> {
     let case = select(&ElementType::ALL).prop_flat_map(cases);
     (case, any::<bool>(), 0..=12usize, 0..=20usize, any::<bool>()).prop_map(
         |(case, is_fp8, k, n_candidates, exact)| {
@@ -41,7 +41,7 @@ fn search_cases() -> impl Strategy<Value = SearchCase> {
 }
 
 /// The devices that search codes of either format.
-fn devices() -> impl Iterator<Item = Device> {
+pub fn devices() -> impl Iterator<Item = Device> {
     let devices = std::iter::once(Device::cpu()).chain(cuda_devices().iter().cloned());
     devices.filter(has_kernels)
 }
@@ -54,7 +54,7 @@ fn random() {
     });
 }
 
-fn text(error: Error) -> String {
+pub fn text(error: Error) -> String {
     error.to_string()
 }
 
@@ -97,7 +97,7 @@ fn search<T: Element, F: maxsim::format::Quantized + maxsim::format::ScorableWit
 
 /// All documents of each query in the order of their scores in full precision: of all pairs as a
 /// list, as searches ask for them.
-fn ranking<T: Element>(
+pub fn ranking<T: Element>(
     device: &Device,
     queries: &Tokens<'_, T>,
     documents: &Tokens<'_, T>,
@@ -134,7 +134,7 @@ fn slack(data: &Data, q: usize, d: u32) -> f64 {
     n_terms * f64::from(f32::EPSILON) * of_query * of_document
 }
 
-fn check_rankings(
+pub fn check_rankings(
     found: &[SearchRanking],
     exact: &[Vec<Ranked>],
     data: &Data,

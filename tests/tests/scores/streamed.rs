@@ -308,6 +308,25 @@ fn ties_and_nan_over_many_chunks() {
     });
 }
 
+/// More documents of a query than a GPU selects, in chunks of all sizes.
+#[test]
+fn more_than_a_gpu_selects() {
+    let (n, k) = (6000, 5000);
+    let corpus = Corpus::new(VALUES[0], Empty::Third, n, 2, 7);
+    let [queries, documents] = corpus.tokens().expect("tokens");
+    for device in all_devices() {
+        let (cross, score) = (Pairing::cross(), ScoreOptions::default());
+        let whole = device.top_k(&queries, &documents, &cross, &score, k).expect("rankings");
+        for buffer_bytes in [3000, 1 << 20] {
+            let options = StreamOptions::default().buffer_bytes(buffer_bytes);
+            let found = device.search_stream(&queries, &documents, k, &options);
+            let found = found.expect("a search");
+            check(&whole, &found.rankings).unwrap_or_else(|why| panic!("{device}: {why}"));
+            assert_eq!(found.rankings[0].ranked.len(), k, "{device}");
+        }
+    }
+}
+
 /// The NaN that is named is the first of those that were counted.
 fn check_first_nan(
     device: &Device,

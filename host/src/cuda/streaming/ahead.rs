@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::slots::Memory;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
-use crate::cuda::calls::{StreamCall, StreamedRows};
+use crate::cuda::calls::{Kept, StreamCall, StreamedRows};
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::memory::Buffer;
 use crate::cuda::forward::plan::ForwardPlan;
@@ -27,7 +27,10 @@ pub(super) struct Ready {
     pub tokens: CudaTokens,
     pub score: ForwardPlan,
     pub outputs: CudaOutputs,
-    pub select: CudaTopKWork,
+    /// Shape of the outputs.
+    pub shape: OutputShape,
+    /// The selection of the best, where not all scores are read.
+    pub select: Option<CudaTopKWork>,
     pub kernel: &'static str,
 }
 
@@ -58,11 +61,16 @@ impl Ready {
         let plan = Plan::choose(&problem, operand, device.limits(), accesses, call.options)?;
         let chosen = plan.chosen().ok_or_else(unsupported)?;
         let shape = OutputShape::new(&problem, call.options);
+        let select = match call.kept {
+            Kept::Best(k) => Some(CudaTopKWork::new(device, &RankedRows::new(&problem)?, k, None)?),
+            Kept::Scores(_) => None,
+        };
         Ok(Ready {
             tokens,
             score: ForwardPlan::new(device, &problem, chosen, &shape)?,
-            outputs: memory.scores.part([0; 3], shape.lens_bytes()),
-            select: CudaTopKWork::new(device, &RankedRows::new(&problem)?, call.k, None)?,
+            outputs: memory.scores(number).part([0; 3], shape.lens_bytes()),
+            shape,
+            select,
             kernel: plan.name(),
         })
     }

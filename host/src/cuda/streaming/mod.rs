@@ -12,13 +12,15 @@
 //! A slot is copied to when the work on its last chunk is done, a piece is filled when the copies
 //! out of it are: events say so, and only the thread that needs them waits. Slots and pieces are
 //! made once; lists of a chunk lie in blocks that are handed out again. The best of each query stay
-//! on the device and are read at the end.
+//! on the device and are read at the end; where all scores are wanted, those of a chunk are read
+//! when its slot is needed again.
 
 mod ahead;
 mod slots;
 #[allow(unsafe_code)]
 mod staging;
 
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -26,13 +28,15 @@ use std::thread;
 use self::ahead::Ready;
 use self::slots::Memory;
 use self::staging::{Copies, Filled, Piece, Queue, Staging, find_norms};
+use super::buffers::outputs::CudaOutputs;
 use super::buffers::residual::residual_tables;
-use super::calls::{Selection, StreamCall, StreamFound, StreamedRows};
+use super::calls::{Kept, Selection, StreamCall, StreamFound, StreamedRows};
 use super::driver::context::CudaDevice;
 use super::driver::pointer::is_page_locked;
 use super::driver::stream::CudaStream;
 use super::top_k::CudaTopK;
 use crate::error::{Error, Result};
+use crate::problem::outputs::OutputShape;
 
 /// Pieces of staging memory for each thread: one that is filled, one that is copied.
 const PIECES_PER_THREAD: usize = 2;
@@ -41,7 +45,7 @@ const PIECES_PER_THREAD: usize = 2;
 const N_AHEAD: usize = 2;
 
 impl CudaDevice {
-    /// Scores all chunks of a search and selects the best of each query.
+    /// Scores all chunks of a search, and selects the best of each query or reads the scores.
     pub(crate) fn search_stream(
         self: &Arc<CudaDevice>,
         call: &StreamCall<'_>,
@@ -105,6 +109,8 @@ struct Pass<'a> {
     /// All rows, where the device reads them from page-locked memory.
     locked: Option<&'a [u8]>,
     best: CudaTopK,
+    /// Scores that are to be read, of consecutive chunks.
+    unread: VecDeque<(CudaOutputs, OutputShape)>,
     copies: Copies<'a>,
     stream: CudaStream,
     kernels: Vec<&'static str>,
@@ -127,7 +133,8 @@ impl<'a> Pass<'a> {
             staging,
             memory,
             locked,
-            best: CudaTopK::new(device, call.query_layout.n_items(), call.k)?,
+            best: CudaTopK::new(device, call.query_layout.n_items(), call.kept.k())?,
+            unread: VecDeque::new(),
             copies: Copies::new(device)?,
             stream: CudaStream::new(device)?,
             kernels: Vec::new(),
@@ -160,7 +167,7 @@ impl<'a> Pass<'a> {
                 self.finish(before)?;
             }
             let ready = channels.ready.recv().map_err(|_| Error::Interrupted)??;
-            self.score(number, &ready)?;
+            self.score(number, ready)?;
         }
         (n_chunks - n_slots..n_chunks).try_for_each(|number| self.finish(number))?;
         Ok(StreamFound { best: self.best.read()?, kernels: std::mem::take(&mut self.kernels) })
@@ -202,30 +209,41 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Waits for the work on a chunk, and reports it.
-    fn finish(&self, number: usize) -> Result<()> {
+    /// Waits for the work on a chunk, hands its scores over where they are kept, and reports it.
+    fn finish(&mut self, number: usize) -> Result<()> {
+        let chunk = &self.call.chunks[number];
         self.memory.slot(number).scored.synchronize()?;
-        (self.call.passed)(&self.call.chunks[number])
+        if let (Kept::Scores(take), Some((outputs, shape))) =
+            (self.call.kept, self.unread.pop_front())
+        {
+            take(chunk, outputs.read(&shape)?.values())?;
+        }
+        (self.call.passed)(chunk)
     }
 
     /// Enqueues the scores of a chunk and the selection of the best, behind its copies.
-    fn score(&mut self, number: usize, ready: &Ready) -> Result<()> {
+    fn score(&mut self, number: usize, ready: Ready) -> Result<()> {
         let slot = self.memory.slot(number);
         let entered = slot.memory.device().enter()?;
         let order = self.stream.order(&entered)?;
         slot.copied.hold_back(&entered, &self.stream, order)?;
         drop(entered);
-        let Ready { tokens, score, outputs, select, kernel } = ready;
+        let Ready { tokens, score, outputs, shape, select, kernel } = ready;
         if let StreamedRows::Residual(element, codec) = self.call.rows {
-            find_norms(tokens, &mut self.stream, element, codec.dim())?;
+            find_norms(&tokens, &mut self.stream, element, codec.dim())?;
         }
-        score.enqueue(&mut self.stream, self.call.queries, tokens, outputs)?;
-        // Ids are below 2³¹, as items are.
-        let first_id = self.call.chunks[number].items.start as u32;
-        let call = Selection { first_id, adds: true };
-        select.enqueue(&mut self.stream, outputs, &self.best, call)?;
+        score.enqueue(&mut self.stream, self.call.queries, &tokens, &outputs)?;
+        match select {
+            Some(select) => {
+                // Ids are below 2³¹, as items are.
+                let first_id = self.call.chunks[number].items.start as u32;
+                let call = Selection { first_id, adds: true };
+                select.enqueue(&mut self.stream, &outputs, &self.best, call)?;
+            }
+            None => self.unread.push_back((outputs, shape)),
+        }
         slot.scored.record_on(&self.stream)?;
-        if !self.kernels.contains(kernel) {
+        if !self.kernels.contains(&kernel) {
             self.kernels.push(kernel);
         }
         Ok(())

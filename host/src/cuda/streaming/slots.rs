@@ -5,7 +5,7 @@ use std::sync::Arc;
 use maxsim_kernels::abi::params::NORMS_PADDING;
 
 use crate::cuda::buffers::outputs::CudaOutputs;
-use crate::cuda::calls::{StreamCall, StreamedRows};
+use crate::cuda::calls::{Kept, StreamCall, StreamedRows};
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::event::CudaEvent;
 use crate::cuda::driver::memory::Buffer;
@@ -96,8 +96,9 @@ impl Slot {
 pub(super) struct Memory {
     pub places: Places,
     pub slots: Vec<Slot>,
-    /// Scores of one chunk, whichever is the largest.
-    pub scores: CudaOutputs,
+    /// Room for the scores of a chunk, whichever is the largest: one, or where they are read one
+    /// for each slot.
+    scores: Vec<CudaOutputs>,
 }
 
 impl Memory {
@@ -110,8 +111,18 @@ impl Memory {
         let slot = |_| Slot::new(device, places.len_bytes as u64, is_decoded);
         let slots = (0..n_slots).map(slot).collect::<Result<_>>()?;
         let n_scores = (call.query_layout.n_items() as u64).saturating_mul(items as u64);
-        let scores = CudaOutputs::with_room(device, [n_scores.saturating_mul(4), 0, 0])?;
+        let room = |_| CudaOutputs::with_room(device, [n_scores.saturating_mul(4), 0, 0]);
+        let n_rooms = match call.kept {
+            Kept::Best(_) => n_slots.min(1),
+            Kept::Scores(_) => n_slots,
+        };
+        let scores = (0..n_rooms).map(room).collect::<Result<_>>()?;
         Ok(Memory { places, slots, scores })
+    }
+
+    /// Room for the scores of the chunk of this number.
+    pub fn scores(&self, chunk: usize) -> &CudaOutputs {
+        &self.scores[chunk % self.scores.len()]
     }
 
     /// The slot that a chunk of this number lies in.

@@ -1,5 +1,7 @@
 //! Bounds of how far scores of compressed tokens can be from those of the embeddings.
 
+mod parts;
+
 use std::fmt;
 use std::ops::AddAssign;
 

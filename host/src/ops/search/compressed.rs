@@ -110,7 +110,7 @@ where
 }
 
 /// Checks that compressed tokens can be those of `tokens`, as far as layouts say.
-fn check_same_tokens(
+pub(crate) fn check_same_tokens(
     argument: &'static str,
     tokens: &TokenLayout,
     codes: &TokenLayout,

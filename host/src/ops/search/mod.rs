@@ -319,6 +319,21 @@ impl Shortlist {
         }
     }
 
+    /// Takes documents into account that are not pushed: none of them has a score above `score`,
+    /// nor a bound above `bound`. None of them is re-scored.
+    pub(crate) fn pass_others(&mut self, score: f32, bound: f32) {
+        // As a push adds them up, which rises with either.
+        let most = ((f64::from(score) + f64::from(bound)) as f32).next_up();
+        self.pass(Ranked { id: 0, score: most, has_tokens: true });
+    }
+
+    /// Whether all k places are proven by what was re-scored, as far as they are documents' with
+    /// tokens.
+    pub(crate) fn is_proven(&mut self) -> bool {
+        let Some(passed) = self.passed.filter(|_| self.k > 0) else { return true };
+        self.kth().is_some_and(|kth| kth.rank(&passed) == Ordering::Less)
+    }
+
     /// The documents to re-score next, by rising id; none when the search is over. Documents that
     /// were named and have not been given to [`Shortlist::rescored`] are named again.
     pub fn wanted(&mut self) -> Vec<u32> {

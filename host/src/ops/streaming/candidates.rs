@@ -64,16 +64,10 @@ impl Device {
         let n_queries = queries.layout().n_items();
         check_len("candidates", n_queries, "one list per query", candidates.len())?;
         let wanted = wanted(candidates, documents.layout.n_items())?;
-        let lengths = wanted.iter().map(|&id| documents.layout.item_len(id as usize));
-        let offsets = offsets(lengths);
-        let layout = TokenLayout::packed(offsets[wanted.len()], documents.layout.dim(), &offsets)?;
-        let buffer_bytes = options.buffer_bytes.unwrap_or(DEVICE_BUFFER_BYTES);
-        let row_bytes = layout.dim() * size_of::<T>();
         let interrupt = Interrupt::current();
         let mut found = vec![vec![Ranking::default()]; n_queries];
-        for batch in chunks(&layout, row_bytes, 1, buffer_bytes) {
+        for ids in batches(documents.layout, size_of::<T>(), &wanted, options)? {
             interrupt.check()?;
-            let ids = &wanted[batch.items];
             let part = gathered(&documents, ids)?;
             let pairs = pairs(candidates, ids)?;
             let rankings = self.top_k(queries, &part, &pairs, &options.score, k)?;
@@ -102,6 +96,20 @@ fn wanted(candidates: &[Vec<u32>], n_items: usize) -> Result<Vec<u32>> {
     Ok(wanted)
 }
 
+/// Documents that are read at a time, some of `ids`: as many as a buffer holds, at least one.
+pub(super) fn batches<'i>(
+    layout: &TokenLayout,
+    element_bytes: usize,
+    ids: &'i [u32],
+    options: &StreamOptions,
+) -> Result<Vec<&'i [u32]>> {
+    let offsets = offsets(ids.iter().map(|&id| layout.item_len(id as usize)));
+    let together = TokenLayout::packed(offsets[ids.len()], layout.dim(), &offsets)?;
+    let buffer_bytes = options.buffer_bytes.unwrap_or(DEVICE_BUFFER_BYTES);
+    let batches = chunks(&together, layout.dim() * element_bytes, 1, buffer_bytes);
+    Ok(batches.into_iter().map(|batch| &ids[batch.items]).collect())
+}
+
 /// Where items of some lengths start that lie one behind the other, and where the last one ends.
 fn offsets(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut offsets = vec![0];
@@ -125,7 +133,10 @@ fn pairs(candidates: &[Vec<u32>], ids: &[u32]) -> Result<Pairing> {
 }
 
 /// Reads some documents, several at once.
-fn gathered<T: Element>(documents: &Streamed<'_, T>, ids: &[u32]) -> Result<Tokens<'static, T>> {
+pub(super) fn gathered<T: Element>(
+    documents: &Streamed<'_, T>,
+    ids: &[u32],
+) -> Result<Tokens<'static, T>> {
     let dim = documents.layout.dim();
     let rows: Vec<Range<usize>> =
         ids.iter().map(|&id| documents.layout.item_rows(id as usize)).collect();

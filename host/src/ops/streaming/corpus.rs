@@ -1,8 +1,10 @@
 //! Documents that pass by, as searches of either half take them.
 
+use std::sync::Mutex;
+
 use super::options::StreamOptions;
 use crate::cpu;
-use crate::cuda::{StreamCall, StreamFound, StreamedRows};
+use crate::cuda::{Kept, StreamCall, StreamFound, StreamedRows};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::Result;
@@ -14,22 +16,23 @@ use crate::problem::chunks::{Chunk, chunks};
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
-use crate::problem::top_k::{BestKeys, RankedRows, check_k};
+use crate::problem::top_k::{BestKeys, K_MAX, RankedRows};
 use crate::residual::streamed::StreamedResiduals;
 use crate::runtime::on::On;
+use crate::runtime::swap::{into_inner, lock};
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, Residual, ScorableWith, TokenFormat};
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::scaled_rows::may_be_long;
-use crate::tokens::streamed::Streamed;
 use crate::tokens::streamed::staged::{Staged, StagedRows};
+use crate::tokens::streamed::{Streamed, items_of};
 
 /// Bytes of a buffer on a device: two milliseconds of a fast link, beside which the calls of a
 /// chunk take no time.
 pub(super) const DEVICE_BUFFER_BYTES: u64 = 128 << 20;
 
 /// Bytes of a buffer on the CPU, whose calls cost little, and which should stay in its caches.
-const CPU_BUFFER_BYTES: u64 = 16 << 20;
+pub(super) const CPU_BUFFER_BYTES: u64 = 16 << 20;
 
 /// What is called with each chunk that is done; an error ends the search.
 pub(super) type Passed<'a> = &'a (dyn Fn(&Chunk) -> Result<()> + Sync);
@@ -43,6 +46,8 @@ pub(crate) trait Corpus<Q: Format>: Sync {
     const FORMAT: TokenFormat;
 
     fn layout(&self) -> &TokenLayout;
+
+    fn mask(&self) -> Option<&[u8]>;
 
     /// Bytes of a row where it is read.
     fn row_bytes(&self) -> usize;
@@ -63,7 +68,7 @@ pub(crate) trait Corpus<Q: Format>: Sync {
 }
 
 /// Scores host tokens on the CPU.
-fn score_on_cpu<Q: Format, D: Format>(
+pub(super) fn score_on_cpu<Q: Format, D: Format>(
     queries: TokensRef<'_, Q>,
     documents: TokensRef<'_, D>,
     options: &ScoreOptions,
@@ -80,6 +85,10 @@ impl<Q: ScorableWith<D>, D: Format> Corpus<Q> for Streamed<'_, D> {
 
     fn layout(&self) -> &TokenLayout {
         self.layout
+    }
+
+    fn mask(&self) -> Option<&[u8]> {
+        self.mask
     }
 
     fn row_bytes(&self) -> usize {
@@ -126,6 +135,10 @@ impl<T: Element> Corpus<T> for StreamedResiduals<'_> {
         Staged::layout(self)
     }
 
+    fn mask(&self) -> Option<&[u8]> {
+        Staged::mask(self)
+    }
+
     fn row_bytes(&self) -> usize {
         size_of::<i32>() + self.stored_bytes()
     }
@@ -166,8 +179,66 @@ impl Device {
         chunks(documents.layout(), bytes_per_row, queries.n_items(), buffer_bytes)
     }
 
+    /// What can be refused of a search before its documents are read.
+    pub(super) fn check_search<Q: Format, C: Corpus<Q>>(
+        &self,
+        queries: TokensRef<'_, Q>,
+        documents: &C,
+        options: &ScoreOptions,
+    ) -> Result<()> {
+        queries.check_device("queries", self)?;
+        check_normalize(options, [Q::FORMAT, C::FORMAT])?;
+        // Even where there are no documents to be scored.
+        let (cross, (_, none)) = (Pairing::cross(), documents.layout().items(0..0)?);
+        let _ = Problem::new(queries.layout(), &none, &cross)?;
+        if self.ordinal().is_none() {
+            let _ = Plan::cpu(options, cpu::n_threads())?;
+        }
+        Ok(())
+    }
+
     /// Searches some consecutive chunks.
     pub(super) fn search_chunks<Q: Format, C: Corpus<Q>>(
+        &self,
+        queries: TokensRef<'_, Q>,
+        documents: &C,
+        chunks: &[Chunk],
+        kept: Kept<'_>,
+        options: &StreamOptions,
+        passed: Passed<'_>,
+    ) -> Result<StreamFound> {
+        let score = options.score_alone();
+        self.check_search(queries, documents, &score)?;
+        let device = match (&self.0, kept) {
+            (On::Cpu(()), _) => {
+                return search_host(queries, documents, chunks, kept, &score, passed);
+            }
+            (On::Cuda(_), Kept::Best(k)) if k > K_MAX => {
+                return self.select_on_host(queries, documents, chunks, k, options, passed);
+            }
+            (On::Cuda(device), _) => device,
+        };
+        let mut own_queries = None;
+        let handle = queries.cuda_tokens(self, &mut own_queries)?;
+        documents.on_cuda(&score, &mut |documents, rows| {
+            device.search_stream(&StreamCall {
+                queries: handle,
+                query_layout: queries.layout(),
+                query_format: Q::FORMAT,
+                documents,
+                rows,
+                chunks,
+                kept,
+                options: &score,
+                n_threads: options.n_threads(),
+                passed,
+            })
+        })
+    }
+
+    /// As [`Device::search_chunks`], of more documents than a device selects: the scores of each
+    /// chunk are read.
+    fn select_on_host<Q: Format, C: Corpus<Q>>(
         &self,
         queries: TokensRef<'_, Q>,
         documents: &C,
@@ -176,54 +247,39 @@ impl Device {
         options: &StreamOptions,
         passed: Passed<'_>,
     ) -> Result<StreamFound> {
-        let score = options.score.clone().winners(false).token_scores(false);
-        queries.check_device("queries", self)?;
-        check_normalize(&score, [Q::FORMAT, C::FORMAT])?;
-        // Even where there are no documents to be scored.
-        let (cross, (_, none)) = (Pairing::cross(), documents.layout().items(0..0)?);
-        let _ = Problem::new(queries.layout(), &none, &cross)?;
-        match &self.0 {
-            On::Cpu(()) => {
-                let _ = Plan::cpu(&score, cpu::n_threads())?;
-                search_host(queries, documents, chunks, k, &score, passed)
-            }
-            On::Cuda(device) => {
-                check_k(k)?;
-                let mut own_queries = None;
-                let handle = queries.cuda_tokens(self, &mut own_queries)?;
-                documents.on_cuda(&score, &mut |documents, rows| {
-                    device.search_stream(&StreamCall {
-                        queries: handle,
-                        query_layout: queries.layout(),
-                        query_format: Q::FORMAT,
-                        documents,
-                        rows,
-                        chunks,
-                        k,
-                        options: &score,
-                        n_threads: options.n_threads(),
-                        passed,
-                    })
-                })
-            }
-        }
+        let best = Mutex::new(BestKeys::new(queries.layout().n_items(), k)?);
+        let select = |chunk: &Chunk, scores: &[f32]| {
+            let (_, part) = items_of(documents.layout(), documents.mask(), chunk.items.clone())?;
+            let cross = Pairing::cross();
+            let rows = RankedRows::new(&Problem::new(queries.layout(), &part, &cross)?)?;
+            // Ids are below 2³¹, as items are.
+            lock(&best).select(&rows, scores, chunk.items.start as u32, true)
+        };
+        let kept = Kept::Scores(&select);
+        let found = self.search_chunks(queries, documents, chunks, kept, options, passed)?;
+        Ok(StreamFound { best: into_inner(best), ..found })
     }
 }
 
-/// Scores one chunk after the other on the CPU, and keeps the best of each query.
+/// Scores one chunk after the other on the CPU, and keeps of the scores what is asked for.
 fn search_host<Q: Format, C: Corpus<Q>>(
     queries: TokensRef<'_, Q>,
     documents: &C,
     chunks: &[Chunk],
-    k: usize,
+    kept: Kept<'_>,
     options: &ScoreOptions,
     passed: Passed<'_>,
 ) -> Result<StreamFound> {
-    let mut best = BestKeys::new(queries.layout().n_items(), k)?;
+    let mut best = BestKeys::new(queries.layout().n_items(), kept.k())?;
     for chunk in chunks {
         let (rows, scores) = documents.score_part(queries, chunk, options)?;
-        // Ids are below 2³¹, as items are.
-        best.select(&rows, scores.values(), chunk.items.start as u32, true)?;
+        match kept {
+            // Ids are below 2³¹, as items are.
+            Kept::Best(_) => {
+                best.select(&rows, scores.values(), chunk.items.start as u32, true)?;
+            }
+            Kept::Scores(take) => take(chunk, scores.values())?,
+        }
         passed(chunk)?;
     }
     let kernels = if chunks.is_empty() { vec![] } else { vec!["cpu"] };

@@ -1,14 +1,17 @@
 //! Searches over documents that pass by, of which any number fits.
 
 mod candidates;
+pub(crate) mod coarse;
 pub(crate) mod corpus;
 pub(crate) mod options;
+pub(crate) mod search_source;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use self::corpus::Corpus;
-use self::options::{StreamFound, StreamOptions, StreamProgress};
+use self::corpus::{Corpus, Passed};
+use self::options::{StreamFound, StreamOptions, StreamProgress, StreamStage};
+use crate::cuda::{self, Kept};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
@@ -17,10 +20,11 @@ use crate::problem::chunks::{Chunk, shares};
 use crate::problem::pairing::Pairing;
 use crate::problem::top_k::BestKeys;
 use crate::residual::streamed::{ResidualSource, StreamedResiduals};
-use crate::runtime::interrupt::Interrupt;
-use crate::runtime::swap::lock;
+use crate::runtime::interrupt::{Heeded, Interrupt};
+use crate::runtime::swap::{into_inner, lock};
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, ScorableWith};
+use crate::tokens::layout::TokenLayout;
 use crate::tokens::streamed::{Source, Streamed};
 
 impl Device {
@@ -28,10 +32,11 @@ impl Device {
     /// program: as many as there are, since no more than three buffers of them are on a device at
     /// once. Many queries take one pass, and on a GPU hardly longer than one.
     ///
-    /// The ranking is that of [`Device::top_k`]. Documents are scored in chunks that depend on
-    /// [`StreamOptions::buffer_bytes`](field@StreamOptions::buffer_bytes) alone: so do, on a GPU,
-    /// the kernels that are chosen and the last bits of scores that products of another order
-    /// change. The CPU engine's scores are those of any other call of it.
+    /// The ranking is that of [`Device::top_k`]. (A GPU selects up to 4096 documents of a query;
+    /// for more, the scores of each chunk are read and the host selects.) Documents are scored in
+    /// chunks that depend on [`StreamOptions::buffer_bytes`](field@StreamOptions::buffer_bytes)
+    /// alone: so do, on a GPU, the kernels that are chosen and the last bits of scores that
+    /// products of another order change. The CPU engine's scores are those of any other call of it.
     ///
     /// ```
     /// use maxsim::streaming::{StreamFound, StreamOptions};
@@ -49,8 +54,7 @@ impl Device {
     /// # Errors
     /// [`Error::Source`] where the source fails, with its error. [`Error::Interrupted`] where an
     /// [`Interrupt`] that this call heeds is raised, on any device.
-    /// [`Error::TooLarge`] for a `k` above 4096 on a GPU. Those of [`Device::score_with`]. After
-    /// each of them the next call works.
+    /// Those of [`Device::score_with`]. After each of them the next call works.
     pub fn search_stream<'a, Q: ScorableWith<D>, D: Format>(
         &self,
         queries: impl Into<TokensRef<'a, Q>>,
@@ -136,7 +140,7 @@ impl Device {
     ) -> Result<Option<[usize; 2]>> {
         let queries = queries.into();
         let documents = Streamed::new(source)?;
-        let score = options.score.clone().winners(false).token_scores(false);
+        let score = options.score_alone();
         let interrupt = Interrupt::current();
         let mut memory = Vec::new();
         for chunk in self.chunks_of::<Q, _>(queries.layout(), &documents, options) {
@@ -166,45 +170,124 @@ pub(crate) fn search_on<Q: Format, C: Corpus<Q>>(
 ) -> Result<StreamFound> {
     // More than there are cannot be selected.
     let k = k.min(documents.layout().n_items());
-    let chunks = devices[0].chunks_of(queries.layout(), documents, options);
-    let progress = Mutex::new(StreamProgress {
-        documents: 0,
-        n_documents: documents.layout().n_items() as u64,
-        bytes: 0,
-    });
-    let row_bytes = documents.row_bytes() as u64;
-    let (interrupt, has_failed) = (Interrupt::current(), AtomicBool::new(false));
-    let passed = |chunk: &Chunk| {
-        let mut progress = lock(&progress);
-        progress.documents += chunk.items.len() as u64;
-        progress.bytes += chunk.rows.len() as u64 * row_bytes;
-        options.report(&progress);
-        interrupt.check()?;
-        match has_failed.load(Ordering::Relaxed) {
+    let passage = Passage::new(devices, options);
+    let found = passage.scan::<Q, C>(queries.layout(), documents, |device, chunks, passed| {
+        device.search_chunks(queries, documents, chunks, Kept::Best(k), options, passed)
+    })?;
+    let best = merged(found, queries.layout().n_items(), k)?;
+    let (kernels, n_chunks, bytes) = passage.into_parts();
+    Ok(StreamFound { rankings: best.rankings(), kernels, n_chunks, bytes })
+}
+
+/// What shares of a search have found together.
+fn merged(
+    found: impl IntoIterator<Item = cuda::StreamFound>,
+    n_queries: usize,
+    k: usize,
+) -> Result<BestKeys> {
+    let mut best = BestKeys::new(n_queries, k)?;
+    found.into_iter().try_for_each(|found| best.merge(&found.best))?;
+    Ok(best)
+}
+
+/// Documents that pass by several devices of one kind: what the threads of these share.
+pub(super) struct Passage<'a> {
+    devices: &'a [Device],
+    options: &'a StreamOptions,
+    interrupt: Heeded,
+    /// Whether one of the devices has failed, so that the others may end.
+    has_failed: AtomicBool,
+    progress: Mutex<StreamProgress>,
+    /// The kernels that ran, in the order of their first use.
+    kernels: Mutex<Vec<&'static str>>,
+    n_chunks: AtomicUsize,
+}
+
+impl<'a> Passage<'a> {
+    pub fn new(devices: &'a [Device], options: &'a StreamOptions) -> Passage<'a> {
+        Passage {
+            devices,
+            options,
+            interrupt: Interrupt::current(),
+            has_failed: AtomicBool::new(false),
+            progress: Mutex::default(),
+            kernels: Mutex::default(),
+            n_chunks: AtomicUsize::new(0),
+        }
+    }
+
+    /// Has each device run a part of a call. The others end where one fails.
+    pub fn on_each<P: Clone + Send + Sync, R: Send>(
+        &self,
+        parts: &[P],
+        run: impl Fn(&Device, P) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        self.interrupt.check()?;
+        on_each(self.devices, parts, |device, part| {
+            let done = self.interrupt.heeded_by(|| run(device, part));
+            self.has_failed.fetch_or(done.is_err(), Ordering::Relaxed);
+            done
+        })
+    }
+
+    /// An error where the call is to end.
+    pub fn check(&self) -> Result<()> {
+        self.interrupt.check()?;
+        match self.has_failed.load(Ordering::Relaxed) {
             true => Err(Error::Interrupted),
             false => Ok(()),
         }
-    };
-    interrupt.check()?;
-    let shares = shares(chunks.iter().map(|chunk| chunk.rows.len()), devices.len());
-    let found = on_each(devices, &shares, |device, share| {
-        let chunks = &chunks[share];
-        let found = interrupt
-            .heeded_by(|| device.search_chunks(queries, documents, chunks, k, options, &passed));
-        has_failed.fetch_or(found.is_err(), Ordering::Relaxed);
-        found
-    })?;
-    let mut best = BestKeys::new(queries.layout().n_items(), k)?;
-    let mut kernels = Vec::new();
-    for found in found {
-        best.merge(&found.best)?;
-        let new = found.kernels.into_iter().filter(|kernel| !kernels.contains(kernel));
-        kernels.extend(new.collect::<Vec<_>>());
     }
-    Ok(StreamFound {
-        rankings: best.rankings(),
-        kernels,
-        n_chunks: chunks.len(),
-        bytes: lock(&progress).bytes,
-    })
+
+    /// Begins a stage that has so many documents.
+    pub fn begin(&self, stage: StreamStage, n_documents: u64) {
+        let mut progress = lock(&self.progress);
+        *progress = StreamProgress { stage, n_documents, documents: 0, bytes: progress.bytes };
+    }
+
+    /// Counts and reports documents that were scored, whose rows have so many bytes.
+    pub fn count(&self, documents: usize, bytes: u64) -> Result<()> {
+        let mut progress = lock(&self.progress);
+        progress.documents += documents as u64;
+        progress.bytes += bytes;
+        self.options.report(&progress);
+        self.check()
+    }
+
+    /// Notes calls of some kernels.
+    pub fn note(&self, ran: &[&'static str], n_chunks: usize) {
+        let mut kernels = lock(&self.kernels);
+        for kernel in ran {
+            if !kernels.contains(kernel) {
+                kernels.push(kernel);
+            }
+        }
+        self.n_chunks.fetch_add(n_chunks, Ordering::Relaxed);
+    }
+
+    /// Has each device search some consecutive chunks of all documents.
+    pub fn scan<Q: Format, C: Corpus<Q>>(
+        &self,
+        queries: &TokenLayout,
+        documents: &C,
+        search: impl Fn(&Device, &[Chunk], Passed<'_>) -> Result<cuda::StreamFound> + Sync,
+    ) -> Result<Vec<cuda::StreamFound>> {
+        let chunks = self.devices[0].chunks_of::<Q, C>(queries, documents, self.options);
+        self.begin(StreamStage::Scan, documents.layout().n_items() as u64);
+        let row_bytes = documents.row_bytes() as u64;
+        let passed =
+            |chunk: &Chunk| self.count(chunk.items.len(), chunk.rows.len() as u64 * row_bytes);
+        let shares = shares(chunks.iter().map(|chunk| chunk.rows.len()), self.devices.len());
+        let found =
+            self.on_each(&shares, |device, share| search(device, &chunks[share], &passed))?;
+        found.iter().for_each(|found| self.note(&found.kernels, 0));
+        self.note(&[], chunks.len());
+        Ok(found)
+    }
+
+    /// The kernels that ran, the number of their calls, and the bytes that were read.
+    pub fn into_parts(self) -> (Vec<&'static str>, usize, u64) {
+        let bytes = lock(&self.progress).bytes;
+        (into_inner(self.kernels), self.n_chunks.into_inner(), bytes)
+    }
 }

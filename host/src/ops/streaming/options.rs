@@ -42,15 +42,31 @@ pub struct StreamOptions {
 type Report = Arc<dyn Fn(&StreamProgress) + Send + Sync>;
 
 /// How far a search is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamProgress {
+    /// What is counted.
+    pub stage: StreamStage,
     /// Documents that were scored.
     pub documents: u64,
     /// Documents in all.
     pub n_documents: u64,
-    /// Bytes of the rows that were read.
+    /// Bytes of the rows that were read, in all stages so far.
     pub bytes: u64,
+}
+
+/// What a search is at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StreamStage {
+    /// All documents pass by. Where codes do, and the best of them do not prove what was found,
+    /// they do so once more, counted anew.
+    #[default]
+    Scan,
+    /// Documents that codes have found are scored in full precision
+    /// ([`Device::search_coarse_stream`](crate::Device::search_coarse_stream)): each is counted for
+    /// each query that it is scored for, of those that are known to be scored so far.
+    Rescore,
 }
 
 /// What a search over documents that pass by has found.
@@ -101,6 +117,11 @@ impl StreamOptions {
         report: impl Fn(&StreamProgress) + Send + Sync + 'static,
     ) -> StreamOptions {
         StreamOptions { progress: Some(Arc::new(report)), ..self }
+    }
+
+    /// How scores are computed, and nothing beside them.
+    pub(super) fn score_alone(&self) -> ScoreOptions {
+        self.score.clone().winners(false).token_scores(false)
     }
 
     /// Calls what is to be called.

@@ -4,6 +4,7 @@ pub(crate) mod generated;
 pub(crate) mod reader;
 pub(crate) mod staged;
 
+use std::borrow::Cow;
 use std::io;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -83,7 +84,8 @@ pub trait Source<F: Format>: Sync {
     }
 
     /// Writes some rows, `[rows.len(), dim]`. All of `to` must be written: it has rows of an
-    /// earlier call. Several threads call this at once, each for other rows.
+    /// earlier call. Several threads call this at once, each for other rows. A row is the same
+    /// whenever it is asked for: some searches read some rows again, and rely on that.
     ///
     /// # Errors
     /// Whatever reading them gives: the search ends with [`Error::Source`], which has it.
@@ -173,6 +175,14 @@ impl<'a, F: Format> Streamed<'a, F> {
         }
         let are_checked = OnceLock::new();
         Ok(Streamed { source, layout, mask, scales, in_memory, are_checked })
+    }
+
+    /// The layout with the mask.
+    pub(crate) fn masked_layout(&self) -> Result<Cow<'a, TokenLayout>> {
+        match self.mask {
+            Some(mask) => Ok(Cow::Owned(self.layout.clone().with_mask(mask)?)),
+            None => Ok(Cow::Borrowed(self.layout)),
+        }
     }
 
     /// Writes some rows, `[rows.len(), dim]`.

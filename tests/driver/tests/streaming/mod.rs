@@ -59,6 +59,33 @@ fn ten_times_the_documents_take_the_same_memory() {
     });
 }
 
+/// More documents of a query than a device selects: the scores of each chunk are read, in as much
+/// memory for any number of chunks.
+#[test]
+fn scores_of_chunks_are_read_where_the_device_selects_no_more() {
+    let name = "streaming::scores_of_chunks_are_read_where_the_device_selects_no_more";
+    in_stand_in(name, |driver| {
+        let device = device();
+        let query = numbers(32 * DIM);
+        let query = Tokens::padded(&query, 1, 32, DIM).expect("a query");
+        let search = |n: usize| {
+            let layout = TokenLayout::padded(n, 10, DIM).expect("a layout");
+            let source = Generated::<f16, _>::new(layout, |_, to| {
+                to.fill(f16::ONE);
+                Ok(())
+            });
+            let options = StreamOptions::default().buffer_bytes(500 * DOCUMENT_BYTES).threads(2);
+            driver.clear();
+            let found = device.search_stream(&query, &source, 5000, &options).expect("a search");
+            assert_eq!((found.n_chunks, found.rankings[0].ranked.len()), (n / 500, 5000));
+            driver.count(ALLOCATIONS)
+        };
+        let _ = search(6000);
+        let [few, many] = [6000, 30_000].map(search);
+        assert!(many <= few + 8, "{few} allocations of 12 chunks, {many} of 60");
+    });
+}
+
 /// Rows at their pitch, scales and masks of each of three chunks are where the device has memory.
 /// (Small buffers are kept for the next call.)
 #[test]
