@@ -4,6 +4,8 @@ pub(crate) mod alloc;
 #[cfg(feature = "serde")]
 pub(crate) mod by_name;
 pub(crate) mod interrupt;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub(crate) mod numa;
 pub(crate) mod on;
 pub(crate) mod pitch;
 pub(crate) mod pool;

@@ -26,6 +26,7 @@ use super::symbols::{library, raw};
 use super::transfer::Uploader;
 use crate::error::{Error, Result};
 use crate::plan::limits::DeviceLimits;
+use crate::runtime::numa::NearCpus;
 use crate::runtime::swap::lock;
 
 /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`, which `cust` does not name.
@@ -50,6 +51,9 @@ pub(crate) struct CudaDevice {
     capability: (u32, u32),
     driver_version: u32,
     context: Context,
+    /// The device's address on its bus, and the CPUs near that, once they were looked up.
+    pci_address: Option<String>,
+    near_cpus: OnceLock<Option<NearCpus>>,
     /// The call and code of the fault that ended the device's use, once there was one.
     lost: OnceLock<(&'static str, u32)>,
     pub(in crate::cuda) kernels: Kernels,
@@ -162,6 +166,12 @@ impl CudaDevice {
         if capability < OLDEST {
             return Err(Error::UnsupportedDevice { name, capability });
         }
+        let pci =
+            [DeviceAttribute::PciDomainId, DeviceAttribute::PciBusId, DeviceAttribute::PciDeviceId];
+        let pci_address = match pci.map(attribute) {
+            [Ok(domain), Ok(bus), Ok(slot)] => Some(format!("{domain:04x}:{bus:02x}:{slot:02x}.0")),
+            _ => None,
+        };
         let n_multiprocessors = attribute(DeviceAttribute::MultiprocessorCount)? as usize;
         let mut shared_bytes = 0;
         let opt_in = SHARED_MEMORY_PER_BLOCK_OPT_IN;
@@ -191,6 +201,8 @@ impl CudaDevice {
             },
             driver_version: driver_version as u32,
             context: context.map_err(from_cust("cuDevicePrimaryCtxRetain"))?,
+            pci_address,
+            near_cpus: OnceLock::new(),
             lost: OnceLock::new(),
             kernels: Kernels::default(),
             uploader: Mutex::new(None),
@@ -212,6 +224,15 @@ impl CudaDevice {
 
     pub(crate) fn limits(&self) -> &DeviceLimits {
         &self.limits
+    }
+
+    /// Keeps this thread near the device, on the CPUs of its NUMA node, where there are several.
+    pub(in crate::cuda) fn keep_thread_near(&self) {
+        let address = self.pci_address.as_deref();
+        let near = self.near_cpus.get_or_init(|| address.and_then(NearCpus::of_pci_device));
+        if let Some(near) = near {
+            near.keep_thread();
+        }
     }
 
     /// The compute capability that machine code must be for.

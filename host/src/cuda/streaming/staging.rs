@@ -134,6 +134,8 @@ impl<'a> Staging<'a> {
     /// Fills pieces until there is nothing left to do, or no thread that collects them.
     pub fn work(&self, queue: &Mutex<Queue<'_>>, filled: &Sender<Result<Filled>>) {
         let _sentinel = Sentinel(filled);
+        // Pieces, which this thread makes, lie where it runs.
+        self.device.keep_thread_near();
         let mut scratch = Vec::new();
         loop {
             let (piece, job) = {
