@@ -251,10 +251,9 @@ pub mod digest {
 /// ```
 pub mod search {
     pub use crate::ops::rescore::{CoarseCodes, PreparedRescore};
-    pub use crate::ops::search::bounds::{
-        ErrorTerms, first_row_beyond, rescore_bounds, score_bounds,
-    };
+    pub use crate::ops::search::bounds::{ErrorTerms, first_row_beyond};
     pub use crate::ops::search::compressed::SearchTokens;
+    pub use crate::ops::search::pair_bounds::{rescore_bounds, score_bounds};
     pub use crate::ops::search::{
         Candidate, Certainty, Hit, SearchOptions, SearchRanking, Shortlist,
     };

@@ -8,6 +8,7 @@
 mod calls;
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::Arc;
 
 use maxsim_kernels::abi::element::Operand;
@@ -24,6 +25,7 @@ use crate::problem::outputs::{GradientMatrix, OutputAddresses, OutputShape, Trus
 use crate::problem::scores::Scores;
 use crate::problem::top_k::{BestKeys, RankedRows};
 use crate::residual::ResidualTokens;
+use crate::runtime::arrival::Arrival;
 use crate::tokens::Tokens;
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::{Format, Quantized, TokenFormat};
@@ -136,7 +138,11 @@ absent! {
         fn as_slice(&self) -> &[u8];
     }
     CudaTokens {
-        fn upload<F: Format>(device: Device<'_>, tokens: &Tokens<'_, F>) -> Result<CudaTokens>;
+        fn upload<F: Format>(
+            device: Device<'_>,
+            tokens: &Tokens<'_, F>,
+            arrival: Arrival,
+        ) -> Result<CudaTokens>;
         fn upload_residual<T: Element>(device: Device<'_>, tokens: &ResidualTokens<'_>)
             -> Result<CudaTokens>;
         fn view_residual(
@@ -169,6 +175,12 @@ absent! {
             layout: &TokenLayout,
             segments: u64,
         ) -> Result<CudaTokens>;
+        fn of_items(
+            self: &Arc<CudaTokens>,
+            device: Device<'_>,
+            layout: &TokenLayout,
+            segments: &[[u32; 2]],
+        ) -> Result<CudaTokens>;
         fn is_masked(&self) -> bool;
         fn set_scales(&self, scales: RowScales);
         fn set_scale_words(&self, address: u64, format: TokenFormat);
@@ -181,6 +193,7 @@ absent! {
             scales: &Scales<'_>,
             operand: Operand,
             layout: &TokenLayout,
+            arrival: Arrival,
         ) -> Result<RowScales>;
     }
     CudaOutputs {
@@ -196,6 +209,8 @@ absent! {
         fn device(&self) -> &Arc<CudaDevice>;
         fn addresses(&self) -> OutputAddresses;
         fn read(&self, shape: &OutputShape) -> Result<Scores>;
+        fn unfilled(device: Device<'_>, shape: &OutputShape) -> Result<CudaOutputs>;
+        fn read_scores(&self, stream: &mut CudaStream, scores: Range<usize>) -> Result<Vec<f32>>;
     }
     CudaGradScores {
         fn upload(device: Device<'_>, values: &[f32]) -> Result<CudaGradScores>;
@@ -326,6 +341,7 @@ absent! {
         ) -> Result<CudaTopK>;
         fn addresses(&self) -> [u64; 2];
         fn read(&self) -> Result<BestKeys>;
+        fn read_on(&self, stream: &mut CudaStream) -> Result<BestKeys>;
         fn enqueue_merge(&self, stream: &mut CudaStream, other: &CudaTopK) -> Result<()>;
     }
     CudaCall {

@@ -129,6 +129,18 @@ impl CudaCommand<'_> {
     }
 }
 
+impl Device {
+    /// Makes a call without winners: on the CPU at once, on a GPU in the order of the stream that
+    /// synchronous calls have, without a wait.
+    pub(crate) fn enqueue(&self, command: Command<'_>) -> Result<()> {
+        match (command.call, &self.0) {
+            (On::Cpu(call), On::Cpu(())) => call.run(),
+            (On::Cuda(call), On::Cuda(cuda)) => cuda.on_idle_stream(|stream| call.enqueue(stream)),
+            _ => Err(self.wrong_queue()),
+        }
+    }
+}
+
 /// Takes commands: [`Stream`](crate::stream::Stream) runs them, [`Capture`](crate::stream::Capture)
 /// records them. It seals [`Queue`](crate::stream::Queue).
 pub trait Submit {

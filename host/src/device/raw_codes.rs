@@ -12,6 +12,7 @@ use crate::cuda::CudaTokens;
 use crate::cuda::RowScales;
 use crate::cuda::read_rows;
 use crate::error::{Error, Result};
+use crate::runtime::arrival::Arrival;
 use crate::runtime::on::On;
 use crate::tokens::format::Quantized;
 use crate::tokens::layout::TokenLayout;
@@ -76,7 +77,7 @@ impl<F: Quantized> DeviceTokens<F> {
         scales.check_values(&layout, valid.as_deref())?;
         let operand = F::FORMAT.stored_operand();
         let tokens = CudaTokens::view(cuda, operand, &layout, access, rows.beside())?;
-        tokens.set_scales(RowScales::of_scales(cuda, &scales, operand, &layout)?);
+        tokens.set_scales(RowScales::of_scales(cuda, &scales, operand, &layout, Arrival::Awaited)?);
         Ok(DeviceTokens::foreign(device.clone(), layout.into(), On::Cuda(Arc::new(tokens))))
     }
 

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::plan::limits::Access;
 use crate::residual::ResidualTokens;
 use crate::runtime::alloc::copy_of;
+use crate::runtime::arrival::Arrival;
 use crate::runtime::on::On;
 use crate::tokens::Tokens;
 use crate::tokens::element::Element;
@@ -116,6 +117,35 @@ impl<F: Format> DeviceTokens<F> {
             storage,
             origin: Origin::new(made_of, false),
         }
+    }
+
+    /// The same rows as other items: those of the layout, or, where it is unread, those of these
+    /// segments. On the CPU there is no such handle: calls there list pairs.
+    pub(crate) fn as_items(
+        &self,
+        layout: TokenLayout,
+        segments: &[[u32; 2]],
+    ) -> Result<DeviceTokens<F>> {
+        let cuda = self.device.cuda_device("other items of the same rows")?;
+        let (rows, max_len) = (layout.rows(), layout.max_len());
+        let is_within = |&[start, len]: &[u32; 2]| {
+            len as usize <= max_len && start as usize + len as usize <= rows
+        };
+        let n_segments = if layout.is_unread() { layout.n_items() } else { 0 };
+        if segments.len() != n_segments
+            || rows != self.layout.rows()
+            || !segments.iter().all(is_within)
+        {
+            return Err(Error::Shape {
+                argument: "segments",
+                expected: format!("{n_segments} of up to {max_len} of {rows} rows"),
+                found: format!("{} in {} rows", segments.len(), self.layout.rows()),
+            });
+        }
+        let view = self.cuda_tokens()?.of_items(cuda, &layout, segments)?;
+        let origin = Origin::new(None, self.origin.is_foreign);
+        let storage = On::Cuda(Arc::new(view));
+        Ok(DeviceTokens { device: self.device.clone(), layout: Arc::new(layout), storage, origin })
     }
 
     /// Copies the tokens to host memory, as they are stored: elements, or codes and scales, with
@@ -301,6 +331,22 @@ impl<'a, F: Format> TokensRef<'a, F> {
         }
     }
 
+    /// As [`TokensRef::on`], for calls on the library's streams alone: few tokens may still be on
+    /// their way, and are there before what streams are given later.
+    pub(crate) fn sent_to<'b>(
+        &self,
+        device: &Device,
+        own: &'b mut Option<DeviceTokens<F>>,
+    ) -> Result<&'b DeviceTokens<F>>
+    where
+        'a: 'b,
+    {
+        match self {
+            TokensRef::Host(tokens) => Ok(own.insert(device.copy_of(tokens, Arrival::InOrder)?)),
+            TokensRef::Device(tokens) => Ok(tokens),
+        }
+    }
+
     /// The handle's tokens, or host tokens uploaded into `own`.
     pub(crate) fn cuda_tokens<'b>(
         &self,
@@ -334,10 +380,19 @@ impl Device {
     /// [`Error::DeviceMemory`] where there is no room; the device stays usable.
     /// [`Error::Shape`] where scales of compressed tokens are negative or infinite.
     pub fn upload<F: Format>(&self, tokens: &Tokens<'_, F>) -> Result<DeviceTokens<F>> {
+        self.copy_of(tokens, Arrival::Awaited)
+    }
+
+    /// As [`Device::upload`], with the bytes there by `arrival`.
+    fn copy_of<F: Format>(
+        &self,
+        tokens: &Tokens<'_, F>,
+        arrival: Arrival,
+    ) -> Result<DeviceTokens<F>> {
         tokens.check_scales()?;
         let storage = match &self.0 {
             On::Cpu(()) => On::Cpu(Arc::new(HostTokens::copy_of(tokens)?)),
-            On::Cuda(device) => On::Cuda(Arc::new(CudaTokens::upload(device, tokens)?)),
+            On::Cuda(device) => On::Cuda(Arc::new(CudaTokens::upload(device, tokens, arrival)?)),
         };
         Ok(DeviceTokens::new(self.clone(), tokens.layout().clone(), storage))
     }

@@ -1,6 +1,7 @@
 //! Helpers for every layer above: fallible allocation, shared values, the thread pool.
 
 pub(crate) mod alloc;
+pub(crate) mod arrival;
 #[cfg(feature = "serde")]
 pub(crate) mod by_name;
 pub(crate) mod interrupt;

@@ -1,5 +1,7 @@
 //! Assigns the rows of a token matrix to items.
 
+mod chosen;
+
 use std::fmt;
 use std::ops::Range;
 

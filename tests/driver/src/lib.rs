@@ -5,13 +5,17 @@
 //! `libcuda.so.1` and read the counts ([`stand_in_count`]). It pretends to be a device of compute
 //! capability 9.0 whose work is done after a number of further launches ([`stand_in_set_lag`]).
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+mod memory;
+
+use std::alloc::{alloc_zeroed, dealloc};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use memory::{fill, free, layout};
 
 const OK: u32 = 0;
 const INVALID_VALUE: u32 = 1;
@@ -196,10 +200,6 @@ fn used_bytes(state: &State) -> u64 {
     state.allocations.values().map(|&len| len as u64).sum()
 }
 
-fn layout(len: usize) -> Layout {
-    Layout::from_size_align(len.max(1), 512).expect("a layout")
-}
-
 /// Writes a handle that nothing else has.
 unsafe fn handle(to: *mut usize) -> u32 {
     let mut state = state();
@@ -347,8 +347,15 @@ driver! {
         ptr::copy_nonoverlapping(ptr::with_exposed_provenance(from as usize), to, len);
         OK
     }
-    fn cuMemsetD32Async(to: u64, _word: c_uint, n: usize, _stream: usize) { fill(to, n * 4) }
-    fn cuMemsetD8Async(to: u64, _byte: u8, n: usize, _stream: usize) { fill(to, n) }
+    fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, len: usize, _stream: usize) {
+        count(Count::Copies);
+        ptr::copy_nonoverlapping(ptr::with_exposed_provenance(from as usize), to, len);
+        OK
+    }
+    fn cuMemsetD32Async(to: u64, word: c_uint, n: usize, _stream: usize) {
+        fill(to, word as u8, n * 4)
+    }
+    fn cuMemsetD8Async(to: u64, byte: u8, n: usize, _stream: usize) { fill(to, byte, n) }
     fn cuMemGetAddressRange_v2(base: *mut u64, len: *mut usize, address: u64) {
         count(Count::Questions);
         let state = state();
@@ -447,15 +454,11 @@ driver! {
         _function: usize, _x: c_uint, _y: c_uint, _z: c_uint, _block_x: c_uint, _block_y: c_uint,
         _block_z: c_uint, _shared_bytes: c_uint, stream: usize, _parameters: *mut *mut c_void,
         _extra: *mut *mut c_void
-    ) {
-        launch(stream)
-    }
+    ) { launch(stream) }
     fn cuLaunchKernelEx(
         config: *const LaunchConfig, _function: usize, _parameters: *mut *mut c_void,
         _extra: *mut *mut c_void
-    ) {
-        launch((*config).stream)
-    }
+    ) { launch((*config).stream) }
     fn cuTensorMapEncodeTiled(
         map: *mut u8, _element: c_int, _rank: c_uint, _base: usize, _dims: *const u64,
         _strides: *const u64, _box: *const u32, _element_strides: *const u32, _interleave: c_int,
@@ -477,22 +480,5 @@ fn launch(stream: usize) -> u32 {
     count(Count::Launches);
     state().busy.insert(stream);
     CLOCK.fetch_add(1, Ordering::Relaxed);
-    OK
-}
-
-fn fill(to: u64, len: usize) -> u32 {
-    let watched = state().watched;
-    if to >= watched.start && to < watched.start + WATCHED_BYTES {
-        let is_inside = to + len as u64 <= watched.start + watched.len;
-        count(if is_inside { Count::Fills } else { Count::Violations });
-    }
-    OK
-}
-
-fn free(address: u64) -> u32 {
-    count(Count::Frees);
-    let Some(len) = state().allocations.remove(&address) else { return INVALID_VALUE };
-    // SAFETY: `cuMemAlloc_v2` allocated it, with this length.
-    unsafe { dealloc(ptr::with_exposed_provenance_mut(address as usize), layout(len)) };
     OK
 }

@@ -248,21 +248,25 @@ fn few_are_rescored_where_documents_differ() {
     }
 }
 
-/// Affine documents of f16 queries, which are their own codes.
 /// A corpus of which a GPU selects what the search looks at: the exact ranking, whether documents
-/// differ, so that the selection is enough, or score nearly the same, so that it is not.
+/// differ, so that the selection is enough, or score nearly the same, so that it is not; for one
+/// query and for several; few scores, which are copied, and many, which are selected from again.
 #[test]
 fn large_corpora_on_a_gpu() {
     Suite::run_gpu("gpu_search_selected", |suite| {
-        let (n, dim) = (40_000usize, 64usize);
+        let dim = 64usize;
+        let corpora = [(40_000usize, 1usize), (40_000, 2), (300_000, 1), (300_000, 2)];
         for device in cuda_devices().iter().filter(|device| has_kernels(device)) {
-            for spread in [1.0f32, 1e-4] {
+            for (spread, (n, n_queries)) in
+                [1.0f32, 1e-4].into_iter().flat_map(|spread| corpora.map(|of| (spread, of)))
+            {
                 let number = |i: usize| ((i * 2_654_435_761) >> 9) % 2001;
                 let data: Vec<f32> = (0..n * dim)
                     .map(|i| 0.3 + spread * (number(i) as f32 / 1000.0 - 1.0))
                     .collect();
                 let lengths: Vec<i64> = (0..n as i64).map(|i| i64::from(i % 11 != 4)).collect();
-                let queries = Tokens::padded(&data[..2 * dim], 2, 1, dim).map_err(text)?;
+                let queries = &data[..n_queries * dim];
+                let queries = Tokens::padded(queries, n_queries, 1, dim).map_err(text)?;
                 let documents = Tokens::padded(&data, n, 1, dim).map_err(text)?;
                 let documents = documents.with_lengths(&lengths).map_err(text)?;
                 let expected = ranking(device, &queries, &documents).map_err(text)?;
@@ -271,14 +275,15 @@ fn large_corpora_on_a_gpu() {
                 let (query_codes, document_codes) =
                     (query_codes.map_err(text)?, document_codes.map_err(text)?);
                 let queries = SearchTokens::measured(&queries, &query_codes).map_err(text)?;
-                let documents =
-                    SearchTokens::measured(&documents, &document_codes).map_err(text)?;
+                let handles = (device.upload(&documents), device.upload(&document_codes));
+                let handles = (handles.0.map_err(text)?, handles.1.map_err(text)?);
+                let documents = SearchTokens::measured(&handles.0, &handles.1).map_err(text)?;
                 let options = SearchOptions::default().exact(true);
                 let found = device.search(&queries, &documents, 10, &options).map_err(text)?;
                 for (found, expected) in found.iter().zip(&expected) {
                     let ids: Vec<u32> = found.documents.iter().map(|hit| hit.id).collect();
                     let wanted: Vec<u32> = expected[..10].iter().map(|hit| hit.id).collect();
-                    assert_eq!(ids, wanted, "{device}, spread {spread}");
+                    assert_eq!(ids, wanted, "{device}, spread {spread}, {n_queries} × {n}");
                     assert!(found.documents.iter().all(|hit| hit.certainty == Certainty::Proven));
                     assert_eq!(
                         found.n_empty,
@@ -289,10 +294,11 @@ fn large_corpora_on_a_gpu() {
                 suite.count(&device.to_string());
             }
         }
-        Ok(cuda_devices().len() * 2)
+        Ok(cuda_devices().len() * 2 * corpora.len())
     });
 }
 
+/// Affine documents of f16 queries, which are their own codes.
 #[test]
 fn queries_need_not_be_compressed() {
     let case = Case { element: ElementType::F16, ..Case::new(64, &[5, 9], &[12, 0, 30, 7, 19]) };

@@ -1,5 +1,6 @@
 //! Scores, winners and token scores in device memory.
 
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
@@ -7,12 +8,14 @@ use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::memory::{Buffer, download, fill};
 use crate::cuda::driver::pointer::check_foreign;
+use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::driver::transfer::upload;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::problem::outputs::OutputAddresses;
 use crate::problem::outputs::OutputShape;
 use crate::problem::outputs::Trust;
 use crate::problem::scores::Scores;
+use crate::runtime::alloc::filled;
 
 /// Output memory, and the last work that writes it.
 #[derive(Debug)]
@@ -43,10 +46,7 @@ impl CudaOutputs {
     }
 
     /// New memory with anything in it, to be written before it is read.
-    pub(in crate::cuda) fn unfilled(
-        device: &Arc<CudaDevice>,
-        shape: &OutputShape,
-    ) -> Result<CudaOutputs> {
+    pub(crate) fn unfilled(device: &Arc<CudaDevice>, shape: &OutputShape) -> Result<CudaOutputs> {
         CudaOutputs::with_room(device, shape.lens_bytes())
     }
 
@@ -224,6 +224,33 @@ impl CudaOutputs {
             None => {}
         }
         Ok(scores)
+    }
+}
+
+impl CudaOutputs {
+    /// Copies some scores behind a stream's work and whatever writes them, with one wait.
+    pub(crate) fn read_scores(
+        &self,
+        stream: &mut CudaStream,
+        scores: Range<usize>,
+    ) -> Result<Vec<f32>> {
+        let mut found = filled(scores.len() as u64, 0.0f32)?;
+        let (start, end) = (scores.start as u64 * 4, scores.end as u64 * 4);
+        if end > self.lens_bytes[0] {
+            return Err(Error::Shape {
+                argument: "scores",
+                expected: format!("some of {}", self.lens_bytes[0] / 4),
+                found: format!("{scores:?}"),
+            });
+        }
+        let entered = self.device.enter()?;
+        let order = stream.order(&entered)?;
+        let _last = self.hazard.begin(&entered, stream, order)?;
+        let from = self.addresses.scores + start;
+        // SAFETY: there are as many bytes, as was just checked, and the hazard, which is held,
+        // orders their writes before.
+        unsafe { stream.read(&entered, [(from, bytemuck::cast_slice_mut(&mut found))])? };
+        Ok(found)
     }
 }
 

@@ -23,10 +23,11 @@ use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::{N_RESERVED, start};
 use crate::cuda::driver::memory::{Buffer, download, fill};
 use crate::cuda::driver::module::Kernel;
+use crate::cuda::driver::staging::send_rows;
 use crate::cuda::driver::stream::Order;
-use crate::cuda::driver::transfer::upload;
 use crate::error::{Error, Result};
 use crate::runtime::alloc::filled;
+use crate::runtime::arrival::Arrival;
 use crate::runtime::swap::lock;
 use crate::tokens::format::TokenFormat;
 use crate::tokens::layout::TokenLayout;
@@ -73,6 +74,7 @@ impl RowScales {
         scales: &Scales<'_>,
         operand: Operand,
         layout: &TokenLayout,
+        arrival: Arrival,
     ) -> Result<RowScales> {
         let source = match scales {
             Scales::Tensor(scale) => Source::Tensor(*scale),
@@ -82,7 +84,7 @@ impl RowScales {
         let capability = device.limits().capability;
         let has_reader = has_reader_of_f16(capability, operand, layout.dim());
         let (words, f16_begin) = words(scales, layout.rows(), has_reader)?;
-        let buffer = upload(device, bytemuck::cast_slice(&words))?;
+        let buffer = send_rows(device, bytemuck::cast_slice(&words), [1; 2], arrival)?;
         Ok(RowScales { address: buffer.address(), _owned: Some(buffer), f16_begin, source })
     }
 

@@ -14,11 +14,11 @@ use super::residual::CudaResiduals;
 use super::row_scales::RowScales;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::memory::Buffer;
-use crate::cuda::driver::staging::upload_lists;
+use crate::cuda::driver::staging::{send_rows, upload_lists};
 use crate::cuda::driver::tensor_map::{Maps, Rounding, can_map};
-use crate::cuda::driver::transfer::{upload, upload_rows};
 use crate::error::Result;
 use crate::plan::limits::Access;
+use crate::runtime::arrival::Arrival;
 use crate::tokens::Tokens;
 use crate::tokens::element::ElementType;
 use crate::tokens::format::Format;
@@ -67,11 +67,13 @@ impl CudaTokens {
     pub(crate) fn upload<F: Format>(
         device: &Arc<CudaDevice>,
         tokens: &Tokens<'_, F>,
+        arrival: Arrival,
     ) -> Result<CudaTokens> {
-        let uploaded = CudaTokens::upload_rows(device, tokens, tokens.data())?;
+        let rows = |rows: &[F::Stored]| CudaTokens::upload_rows(device, tokens, rows, arrival);
+        let uploaded = rows(tokens.data())?;
         let scaled = match scaled_rows::<F>(tokens.data(), tokens.layout().dim())? {
             None => None,
-            Some(rows) => Some(Box::new(CudaTokens::upload_rows(device, tokens, &rows.data)?)),
+            Some(scaled) => Some(Box::new(rows(&scaled.data)?)),
         };
         Ok(CudaTokens { scaled, ..uploaded })
     }
@@ -81,20 +83,22 @@ impl CudaTokens {
         device: &Arc<CudaDevice>,
         tokens: &Tokens<'_, F>,
         rows: &[F::Stored],
+        arrival: Arrival,
     ) -> Result<CudaTokens> {
         let operand = F::FORMAT.stored_operand();
         let layout = tokens.layout();
         let row_bytes = layout.dim() * operand.size_bytes();
         let pitch_bytes = Access::uploaded(layout.dim(), F::FORMAT).pitch_bytes;
         let data: &[u8] = bytemuck::cast_slice(rows);
-        let matrix = upload_rows(device, data, row_bytes, pitch_bytes as usize)?;
+        let matrix = send_rows(device, data, [row_bytes, pitch_bytes as usize], arrival)?;
         let access = Access { base: matrix.address(), pitch_bytes, n_centroids: 0 };
-        let mask = tokens.mask().map(|mask| upload(device, mask)).transpose()?;
+        let send = |mask| send_rows(device, mask, [1; 2], arrival);
+        let mask = tokens.mask().map(send).transpose()?;
         let mask_address = mask.as_ref().map_or(0, Buffer::address);
         let owned = mask.into_iter().chain([matrix]).collect();
         let uploaded = CudaTokens::new(device, operand, layout, access, mask_address, owned)?;
         if let Some(scales) = tokens.scales_of_codes() {
-            uploaded.set_scales(RowScales::of_scales(device, scales, operand, layout)?);
+            uploaded.set_scales(RowScales::of_scales(device, scales, operand, layout, arrival)?);
         }
         Ok(uploaded)
     }
@@ -123,6 +127,22 @@ impl CudaTokens {
         let view = CudaTokens::view(device, self.operand, layout, self.access, beside)?;
         let residuals = self.residuals.as_ref().map(CudaResiduals::view);
         Ok(CudaTokens { residuals, _source: Some(self.clone()), ..view })
+    }
+
+    /// The same rows of elements as other items, with these segments. No call waits for them.
+    pub(crate) fn of_items(
+        self: &Arc<CudaTokens>,
+        device: &Arc<CudaDevice>,
+        layout: &TokenLayout,
+        segments: &[[u32; 2]],
+    ) -> Result<CudaTokens> {
+        let beside = [self.mask, 0];
+        let view = CudaTokens::view(device, self.operand, layout, self.access, beside)?;
+        let segments = match layout.is_unread() {
+            true => Some(upload_lists(device, [bytemuck::cast_slice(segments)])?.0),
+            false => view.segments,
+        };
+        Ok(CudaTokens { segments, _source: Some(self.clone()), ..view })
     }
 
     /// Tokens at an address, with a mask of one byte per row at another (0 = none).

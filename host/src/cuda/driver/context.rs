@@ -17,6 +17,7 @@ use cust::error::CudaError;
 use maxsim_kernels::abi::arch::Arch;
 
 use super::event::RawEvent;
+use super::memory::Pinned;
 use super::memory::retired::Retired;
 use super::module::Kernels;
 use super::staging::Staging;
@@ -59,6 +60,8 @@ pub(crate) struct CudaDevice {
     pub(in crate::cuda) kernels: Kernels,
     /// The staging memory of uploads, while none of them uses it.
     pub(in crate::cuda) uploader: Mutex<Option<Uploader>>,
+    /// Where results are copied to, while no read uses it.
+    pub(in crate::cuda) landing: Mutex<Option<Pinned>>,
     /// The staging memory of lists.
     pub(in crate::cuda) staging: Staging,
     /// The stream of synchronous calls, while none of them uses it.
@@ -206,6 +209,7 @@ impl CudaDevice {
             lost: OnceLock::new(),
             kernels: Kernels::default(),
             uploader: Mutex::new(None),
+            landing: Mutex::new(None),
             staging: Staging::default(),
             idle_stream: Mutex::new(None),
             quiet: Mutex::new(()),

@@ -10,8 +10,10 @@ use super::event::CudaEvent;
 use super::memory::{Buffer, Pinned};
 use super::stream::{CudaStream, Order};
 use super::symbols::raw;
-use super::transfer::upload;
+use super::transfer::{upload, upload_rows};
 use crate::error::Result;
+use crate::runtime::arrival::Arrival;
+use crate::runtime::pitch::write_rows;
 use crate::runtime::swap::lock;
 
 /// Most bytes that are staged; longer lists are uploaded as tokens are.
@@ -73,6 +75,24 @@ pub(in crate::cuda) fn upload_lists<const N: usize>(
     let address = |offset: usize| buffer.address() + offset as u64;
     let addresses = offsets.map(|offset| offset.map_or(0, address));
     Ok((buffer, addresses))
+}
+
+/// As [`upload_rows`], with the rows there by `arrival`.
+pub(in crate::cuda) fn send_rows(
+    device: &Arc<CudaDevice>,
+    source: &[u8],
+    [row_bytes, pitch_bytes]: [usize; 2],
+    arrival: Arrival,
+) -> Result<Buffer> {
+    let len = source.len() / row_bytes.max(1) * pitch_bytes;
+    match arrival {
+        Arrival::InOrder if len <= STAGED_BYTES_MAX => {
+            let mut rows = vec![0; len];
+            write_rows(&mut rows, source, row_bytes, pitch_bytes);
+            Ok(upload_lists(device, [&rows])?.0)
+        }
+        _ => upload_rows(device, source, row_bytes, pitch_bytes),
+    }
 }
 
 /// Offsets of lists that lie behind each other; `None` = an empty one. And where the last one ends.

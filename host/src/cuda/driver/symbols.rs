@@ -236,6 +236,9 @@ pub(in crate::cuda) mod raw {
         fn cuMemFree_v2(dptr: CUdeviceptr);
         fn cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream);
         fn cuMemcpyDtoH_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
+        fn cuMemcpyDtoHAsync_v2(
+            dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream
+        );
         fn cuMemcpyHtoDAsync_v2(
             dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream
         );

@@ -1,11 +1,11 @@
 //! Copies host memory to a device through two pinned halves: one is filled while the other is
-//! copied.
+//! copied. And small results back, behind a stream's work, with one wait.
 
 use std::sync::Arc;
 
-use super::context::CudaDevice;
+use super::context::{CudaDevice, Entered};
 use super::event::CudaEvent;
-use super::memory::{Buffer, Pinned};
+use super::memory::{Buffer, Pinned, download};
 use super::stream::CudaStream;
 use super::symbols::raw;
 use crate::error::Result;
@@ -14,6 +14,12 @@ use crate::runtime::swap::lock;
 
 /// Bytes of a half. At 25 GB/s this travels for 0.3 ms, which hides a copy's latency.
 const HALF_BYTES: usize = 8 << 20;
+
+/// Bytes of the least memory that results are copied to.
+const LANDING_BYTES_MIN: usize = 64 << 10;
+
+/// Bytes of the most; what is more is copied to where it belongs at once.
+const LANDING_BYTES_MAX: usize = 8 << 20;
 
 /// Staging memory and the stream that empties it.
 #[derive(Debug)]
@@ -80,6 +86,60 @@ pub(in crate::cuda) fn upload_made(
 /// New device memory with the bytes of `source`.
 pub(in crate::cuda) fn upload(device: &Arc<CudaDevice>, source: &[u8]) -> Result<Buffer> {
     upload_rows(device, source, 1, 1)
+}
+
+impl CudaStream {
+    /// Copies device memory to the host behind the stream's work, and waits for both: once, through
+    /// page-locked memory that is kept, where there is not too much.
+    ///
+    /// # Safety
+    /// Addresses must be device memory of the context with as many bytes as their destinations,
+    /// which no work of another stream writes to meanwhile. The stream may not be captured.
+    pub(in crate::cuda) unsafe fn read<const N: usize>(
+        &self,
+        entered: &Entered<'_>,
+        from: [(u64, &mut [u8]); N],
+    ) -> Result<()> {
+        let device = self.device();
+        let len: usize = from.iter().map(|(_, destination)| destination.len()).sum();
+        if len > LANDING_BYTES_MAX {
+            self.synchronize()?;
+            // SAFETY: the caller's promise.
+            return from.into_iter().try_for_each(|(address, destination)| unsafe {
+                download(entered, address, destination)
+            });
+        }
+        let kept = lock(&device.landing).take().filter(|kept| kept.len_bytes() >= len);
+        let new = || Pinned::new(device, len.next_power_of_two().max(LANDING_BYTES_MIN));
+        let mut landing = kept.map_or_else(new, Ok)?;
+        let mut rest = landing.as_mut_slice();
+        let mut places: [&[u8]; N] = [&[]; N];
+        for ((address, destination), place) in from.iter().zip(&mut places) {
+            let (to, behind) = rest.split_at_mut(destination.len());
+            if !to.is_empty() {
+                // SAFETY: the caller's promise; the page-locked bytes live, and are read behind the
+                // wait alone.
+                let code = unsafe {
+                    raw::cuMemcpyDtoHAsync_v2(
+                        to.as_mut_ptr().cast(),
+                        *address,
+                        to.len(),
+                        self.raw(),
+                    )
+                };
+                device.check("cuMemcpyDtoHAsync", code)?;
+            }
+            (*place, rest) = (to, behind);
+        }
+        self.synchronize()?;
+        for ((_, destination), place) in from.into_iter().zip(places) {
+            destination.copy_from_slice(place);
+        }
+        // Another thread may have returned its own meanwhile: that is dropped outside the lock.
+        let surplus = lock(&device.landing).replace(landing);
+        drop(surplus);
+        Ok(())
+    }
 }
 
 impl Uploader {

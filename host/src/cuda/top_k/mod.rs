@@ -1,6 +1,7 @@
 //! The best k of each row of scores on a device: the launches that select them, and the keys.
 
 mod levels;
+mod read;
 
 use std::ptr;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Problems made ready for a device, and room for their results there.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::cuda::{CudaOutputs, ForwardPlan};
@@ -76,6 +77,17 @@ impl PreparedScore {
     /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
     pub fn new_scores(&self) -> Result<DeviceScores> {
         DeviceScores::with_room(&self.device, &self.outputs)
+    }
+
+    /// Room for the results with anything in it: to be given to a call before it is read.
+    pub(crate) fn new_unfilled(&self) -> Result<DeviceScores> {
+        match &self.device.0 {
+            On::Cpu(()) => self.new_scores(),
+            On::Cuda(cuda) => {
+                let outputs = On::Cuda(Arc::new(CudaOutputs::unfilled(cuda, &self.outputs)?));
+                Ok(DeviceScores::of(&self.device, &self.outputs, outputs))
+            }
+        }
     }
 
     /// Checks that a call on `device` with these handles and scores is one that the work was
@@ -192,9 +204,28 @@ impl DeviceScores {
             On::Cuda(cuda) => On::Cuda(Arc::new(CudaOutputs::new(cuda, shape)?)),
             On::Cpu(()) => On::Cpu(Arc::new(Swap::new(shape.host_scores()?))),
         };
+        Ok(DeviceScores::of(device, shape, inner))
+    }
+
+    fn of(
+        device: &Device,
+        shape: &Arc<OutputShape>,
+        inner: On<Arc<Swap<Scores>>, Arc<CudaOutputs>>,
+    ) -> DeviceScores {
         let (device, shape, provenance) =
             (device.clone(), shape.clone(), LastProvenance::default());
-        Ok(DeviceScores { device, shape, provenance, inner })
+        DeviceScores { device, shape, provenance, inner }
+    }
+
+    /// Some of the scores, in the order of the pairing, once what was given this is done: with one
+    /// wait for both.
+    pub(crate) fn read_some(&self, scores: Range<usize>) -> Result<Vec<f32>> {
+        match (&self.inner, &self.device.0) {
+            (On::Cuda(outputs), On::Cuda(cuda)) => {
+                cuda.on_idle_stream(|stream| outputs.read_scores(stream, scores))
+            }
+            _ => Ok(self.read()?.values()[scores].to_vec()),
+        }
     }
 
     /// The error for results of another kind of device than the work's.

@@ -8,13 +8,9 @@ use std::ops::AddAssign;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 
 use crate::error::{Error, Result};
-use crate::problem::Problem;
-use crate::problem::pairing::Pairing;
-use crate::runtime::alloc::filled;
 use crate::runtime::pool::Parallel;
 use crate::tokens::Tokens;
-use crate::tokens::dispatch::with_element;
-use crate::tokens::element::{Element, ElementType};
+use crate::tokens::element::Element;
 use crate::tokens::format::widen;
 use crate::tokens::format::{Format, Quantized, TokenFormat};
 use crate::tokens::layout::TokenLayout;
@@ -28,11 +24,6 @@ const F16_HALF_STEP: f64 = 1.0 / (1u64 << 25) as f64;
 
 /// Largest f16 number.
 const F16_MAX: f64 = maxsim_kernels::abi::quantize::F16_MAX as f64;
-
-/// Largest error of tensor cores in e4m3 products, relative to Σ |q_k d_k|: of 128 products and of
-/// the four sums that they are added to, bits below 2⁻¹³ of the largest are cut off. With one large
-/// element among small ones that is lost; random tokens lose up to 5 · 10⁻⁴.
-const FP8_CUT: f64 = 132.0 / 8192.0;
 
 /// Largest norm or scale, 2⁹⁶: dot products of 4096 codes, times two of these, are finite in f32.
 /// (448² · 4096 < 2³⁰.)
@@ -100,30 +91,34 @@ const LARGEST: f64 = (1u128 << 96) as f64;
 #[derive(Clone)]
 #[must_use]
 pub struct ErrorTerms {
-    format: TokenFormat,
-    layout: TokenLayout,
-    items: Vec<Item>,
+    pub(super) format: TokenFormat,
+    pub(super) layout: TokenLayout,
+    pub(super) items: Vec<Item>,
+    /// The largest of each term among all items, which no document exceeds.
+    pub(super) maxima: Terms,
+    /// Items without a valid token.
+    pub(super) empty: Vec<u32>,
 }
 
 /// Norms of a row, or their sums or maxima over the valid rows of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Terms {
+pub(super) struct Terms {
     /// ‖x̂‖₁ and ‖x̂‖₂.
-    l1: f64,
-    l2: f64,
+    pub l1: f64,
+    pub l2: f64,
     /// ‖u‖∞ and ‖u‖₂.
-    u_max: f64,
-    u2: f64,
+    pub u_max: f64,
+    pub u2: f64,
     /// ‖code‖₂ · scale + √dim · |min|.
-    magnitude: f64,
+    pub magnitude: f64,
 }
 
 /// The terms of an item, as a query and as a document.
 #[derive(Clone, Copy, Debug, Default)]
-struct Item {
-    n_tokens: usize,
-    sums: Terms,
-    maxima: Terms,
+pub(super) struct Item {
+    pub n_tokens: usize,
+    pub sums: Terms,
+    pub maxima: Terms,
 }
 
 impl AddAssign for Terms {
@@ -260,9 +255,17 @@ impl ErrorTerms {
         };
         let codes = || vec![0.0; layout.dim()];
         let items = (0..layout.n_items()).into_par_iter();
-        let items = Parallel::new()
+        let items: Vec<Item> = Parallel::new()
             .share(|min_len| items.with_min_len(min_len).map_init(codes, of_item).collect());
-        ErrorTerms { format: F::FORMAT, layout: layout.clone(), items }
+        ErrorTerms::of_items(F::FORMAT, layout.clone(), items)
+    }
+
+    /// The terms of the items of a layout.
+    fn of_items(format: TokenFormat, layout: TokenLayout, items: Vec<Item>) -> ErrorTerms {
+        let maxima = items.iter().fold(Terms::default(), |most, item| most.max(item.maxima));
+        let empty = (0u32..).zip(&items).filter(|(_, item)| item.n_tokens == 0);
+        let empty = empty.map(|(id, _)| id).collect();
+        ErrorTerms { format, layout, items, maxima, empty }
     }
 
     /// Checks that the terms can be those of tokens.
@@ -341,94 +344,6 @@ pub fn first_row_beyond<F: Quantized, T: Element>(
 fn valid_rows(layout: &TokenLayout, mask: Option<&[u8]>, item: usize) -> Vec<usize> {
     let is_valid = |row: &usize| mask.is_none_or(|mask| mask[*row] != 0);
     layout.item_rows(item).filter(is_valid).collect()
-}
-
-/// Bounds of |score − exact score| of every score of a pairing, in its order, where the exact score
-/// is that of the embeddings and the score is what any engine gives for the compressed tokens.
-///
-/// So two documents whose scores for a query differ by more than the sum of their bounds are in
-/// their true order. +∞ where nothing is known: see the [`ErrorTerms`], which has
-/// the formula. A query or document without tokens has the bound 0.
-///
-/// # Errors
-/// The errors of [`Problem::new`]; [`Error::HostMemory`].
-pub fn score_bounds(
-    queries: &ErrorTerms,
-    documents: &ErrorTerms,
-    pairing: &Pairing,
-) -> Result<Vec<f32>> {
-    bounds(queries, documents, pairing, |_, _| 0.0)
-}
-
-/// As [`score_bounds`], where the exact score is not a real number but what an engine computes from
-/// the embeddings, of elements of this type: bounds are larger by what f32 loses there,
-///
-/// ```text
-/// ρ · Σ_s (‖q_s‖₂ + √dim · δ) · max_t (‖d_t‖₂ + √dim · δ)
-/// ```
-///
-/// with ‖x‖₂ ≤ ‖x̂‖₂ + ‖u‖₂, ρ = (8 + Lq + dim) · 2⁻²³ (f32: 3 · dim, since products are split),
-/// and δ the smallest normal number of the type, since tensor cores align subnormal numbers by its
-/// exponent. What a search re-scores is compared with what it does not by these.
-///
-/// # Errors
-/// The errors of [`Problem::new`]; [`Error::HostMemory`].
-pub fn rescore_bounds(
-    queries: &ErrorTerms,
-    documents: &ErrorTerms,
-    pairing: &Pairing,
-    element: ElementType,
-) -> Result<Vec<f32>> {
-    let dim = queries.layout.dim() as f64;
-    let (n_products, least) = with_element!(element, T => (T::N_PRODUCTS, T::NORMAL_MIN));
-    let (n_products, least) = (n_products as f64 * dim, dim.sqrt() * f64::from(least));
-    bounds(queries, documents, pairing, |query, document| {
-        let n_tokens = query.n_tokens as f64;
-        let rho = (8.0 + n_tokens + n_products) * f64::from(f32::EPSILON);
-        let (q, d) = (&query.sums, &document.maxima);
-        rho * (q.l2 + q.u2 + n_tokens * least) * (d.l2 + d.u2 + least)
-    })
-}
-
-/// Bounds of scores, each `more` of its query and document larger.
-fn bounds(
-    queries: &ErrorTerms,
-    documents: &ErrorTerms,
-    pairing: &Pairing,
-    more: impl Fn(&Item, &Item) -> f64,
-) -> Result<Vec<f32>> {
-    let problem = Problem::new(&queries.layout, &documents.layout, pairing)?;
-    let dim = problem.dim();
-    let bound = |p: usize| {
-        let (q, d) = problem.pair(p);
-        let (query, document) = (&queries.items[q], &documents.items[d]);
-        if query.n_tokens == 0 || document.n_tokens == 0 {
-            return 0.0;
-        }
-        let rho = rounding([queries.format, documents.format], dim, query.n_tokens);
-        let (q, d) = (&query.sums, &document.maxima);
-        let of_document = (d.u_max * q.l1).min(d.u2 * q.l2);
-        let of_query = (d.l1 * q.u_max).min(d.l2 * q.u2);
-        let bound = of_document + of_query + d.u2 * q.u2 + rho * d.magnitude * q.l2;
-        let bound = bound + more(query, document);
-        // An infinite term times 0 is NaN: no bound.
-        let is_known = bound.is_finite() && d.magnitude * q.l2 < f64::from(f32::MAX) / 2.0;
-        if is_known { (bound as f32).next_up() } else { f32::INFINITY }
-    };
-    let mut bounds = filled(problem.shape().n_scores() as u64, 0.0)?;
-    bounds.iter_mut().enumerate().for_each(|(p, place)| *place = bound(p));
-    Ok(bounds)
-}
-
-/// ρ: what engines lose to rounding, relative to the products' magnitudes.
-fn rounding([queries, documents]: [TokenFormat; 2], dim: usize, query_len: usize) -> f64 {
-    let ulp = f64::from(f32::EPSILON);
-    let few = (8 + query_len) as f64 * ulp;
-    match (queries, documents) {
-        (TokenFormat::Int8, TokenFormat::Int8) => few,
-        (_, TokenFormat::Fp8) => few + dim as f64 * ulp + FP8_CUT,
-        _ => few + dim as f64 * ulp,
-    }
 }
 
 /// The error that an element of a row may have, by its code.

@@ -3,11 +3,15 @@
 
 pub(crate) mod bounds;
 pub(crate) mod compressed;
+mod named;
+pub(crate) mod pair_bounds;
+mod rounds;
 mod scan;
+mod scanned;
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
+use self::named::Named;
 use crate::error::{Error, Result};
 use crate::problem::ranking::Ranked;
 
@@ -197,8 +201,8 @@ pub struct Shortlist {
     waiting: Vec<Bounded>,
     /// Documents without a bound.
     unknown: Vec<u32>,
-    /// Documents that were named and not re-scored yet: between what their scores are.
-    named: BTreeMap<u32, [f32; 2]>,
+    /// Documents that were named and not re-scored yet.
+    named: Named,
     /// The best place that a dropped document may have: its id with the most that its score can be.
     passed: Option<Ranked>,
     /// Whether the candidates have been named.
@@ -220,15 +224,16 @@ struct Bounded {
     upper: f32,
 }
 
+/// The most that a score can be which is within `bound` of this: the sum in f64, and then one
+/// further, so that it is never less. It rises with either.
+fn most(score: f32, bound: f32) -> f32 {
+    ((f64::from(score) + f64::from(bound)) as f32).next_up()
+}
+
 impl Bounded {
     /// Makes a document without a bound.
     fn unknown(id: u32) -> Bounded {
         Bounded { id, score: f32::NAN, lower: f32::NEG_INFINITY, upper: f32::INFINITY }
-    }
-
-    /// The least and the most that its score can be.
-    fn range(&self) -> [f32; 2] {
-        [self.lower, self.upper]
     }
 
     /// The document with the highest score that it can have.
@@ -251,7 +256,7 @@ impl Shortlist {
             options,
             waiting: Vec::new(),
             unknown: Vec::new(),
-            named: BTreeMap::new(),
+            named: Named::default(),
             passed: None,
             is_scanned: false,
             capacity: options.n_candidates.saturating_mul(2).max(KEPT_MIN),
@@ -273,8 +278,7 @@ impl Shortlist {
             }
             return;
         }
-        // In f64, and then one further: never less than the sum.
-        let upper = ((f64::from(score) + f64::from(bound)) as f32).next_up();
+        let upper = most(score, bound);
         let lower = ((f64::from(score) - f64::from(bound)) as f32).next_down();
         if !score.is_finite() || !bound.is_finite() || !upper.is_finite() || !lower.is_finite() {
             self.unknown.push(id);
@@ -322,9 +326,7 @@ impl Shortlist {
     /// Takes documents into account that are not pushed: none of them has a score above `score`,
     /// nor a bound above `bound`. None of them is re-scored.
     pub(crate) fn pass_others(&mut self, score: f32, bound: f32) {
-        // As a push adds them up, which rises with either.
-        let most = ((f64::from(score) + f64::from(bound)) as f32).next_up();
-        self.pass(Ranked { id: 0, score: most, has_tokens: true });
+        self.pass(Ranked { id: 0, score: most(score, bound), has_tokens: true });
     }
 
     /// Whether all k places are proven by what was re-scored, as far as they are documents' with
@@ -338,10 +340,9 @@ impl Shortlist {
     /// were named and have not been given to [`Shortlist::rescored`] are named again.
     pub fn wanted(&mut self) -> Vec<u32> {
         if self.named.is_empty() {
-            let more = self.next_round();
-            self.named.extend(more.iter().map(|document| (document.id, document.range())));
+            self.named = Named::new(self.next_round());
         }
-        self.named.keys().copied().collect()
+        self.named.ids().collect()
     }
 
     /// Takes out the documents to re-score next.
@@ -377,7 +378,7 @@ impl Shortlist {
     /// [`Error::Shape`] for a document that is not wanted, and for a score further from that of the
     /// scan than its bound: what was scanned is not what is re-scored, and nothing would be proven.
     pub fn rescored(&mut self, id: u32, score: f32) -> Result<()> {
-        let Some([least, most]) = self.named.remove(&id) else {
+        let Some(Bounded { lower: least, upper: most, .. }) = self.named.take(id) else {
             return Err(Error::Shape {
                 argument: "id",
                 expected: "a document that Candidates::wanted has named, once".into(),
@@ -401,16 +402,17 @@ impl Shortlist {
     pub fn into_ranking(mut self) -> SearchRanking {
         let n_rescored = self.rescored.len() as u64;
         let n_nan = self.rescored.iter().filter(|document| document.score.is_nan()).count() as u64;
-        let named = std::mem::take(&mut self.named);
-        let named = named.iter().map(|(&id, &[_, score])| Ranked { id, score, has_tokens: true });
-        let waiting = std::mem::take(&mut self.waiting);
-        let waiting = waiting.iter().map(Bounded::best);
-        named.chain(waiting).for_each(|best| self.pass(best));
+        let (named, waiting) = (std::mem::take(&mut self.named), std::mem::take(&mut self.waiting));
+        let left = named.into_left().chain(waiting);
+        left.for_each(|document| self.pass(document.best()));
         let empty = self.empty.iter().map(|&id| Ranked { id, score: 0.0, has_tokens: false });
         let mut ranked = self.rescored;
         ranked.extend(empty);
-        ranked.sort_unstable_by(Ranked::rank);
+        if self.k > 0 && self.k < ranked.len() {
+            ranked.select_nth_unstable_by(self.k - 1, Ranked::rank);
+        }
         ranked.truncate(self.k);
+        ranked.sort_unstable_by(Ranked::rank);
         let found = |document: Ranked| {
             let Ranked { id, score, has_tokens } = document;
             let is_first = self.passed.is_none_or(|best| document.rank(&best) == Ordering::Less);

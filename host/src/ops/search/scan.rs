@@ -1,33 +1,47 @@
-//! A search of one corpus: its scan, and the rounds that re-score what the scan names.
+//! A search of one corpus: what its scan scores best, and what else may change what is found.
 
-use super::bounds::rescore_bounds;
+use std::ops::Range;
+
 use super::compressed::SearchTokens;
-use super::{Candidate, Certainty, SearchOptions, SearchRanking, Shortlist};
+use super::pair_bounds::PairBounds;
+use super::rounds::Rescorer;
+use super::scanned::Scanned;
+use super::{Candidate, Certainty, SearchOptions, SearchRanking, Shortlist, most};
 use crate::device::Device;
-use crate::device::tokens::TokensRef;
 use crate::error::Result;
-use crate::problem::options::ScoreOptions;
+use crate::problem::Problem;
 use crate::problem::pairing::Pairing;
-use crate::problem::ranking::Ranking;
+use crate::problem::ranking::{Ranked, Ranking};
 use crate::problem::top_k::K_MAX;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, ScorableWith};
 use crate::tokens::layout::TokenLayout;
 
-/// Most pairs that a call re-scores.
-const PAIRS_MAX: usize = 1 << 20;
+/// Documents of each query that a GPU selects from a scan at first, or twice the candidates where
+/// that is more.
+const SELECTED_MIN: usize = 256;
 
-/// Documents of each query that a GPU selects from a scan, where there are at least four times as
-/// many: the scores of all others stay where they are.
-const SELECTED: usize = K_MAX;
+/// How many times as many it selects next, where the others may change what is found.
+const SELECTED_GROWTH: usize = 8;
+
+/// Bytes of scores that are copied to the host rather than selected from once more.
+const COPIED_BYTES: usize = 1 << 20;
+
+/// Bytes of scores that are looked at together.
+const BLOCK_BYTES: usize = 8 << 20;
+
+/// Scores that are compared with a threshold before one is looked at.
+const LANES: usize = 16;
 
 impl Device {
     /// The best `k` documents of each query: a scan of compressed documents selects candidates,
     /// which are re-scored in full precision. See [`Shortlist`].
     ///
-    /// Takes 4 bytes of host memory per query and document, and another 4 where a GPU does not
-    /// select what is looked at. [`Shortlist`] is the same for documents that come a chunk at a
-    /// time.
+    /// On a GPU the scores of the scan stay there: the best of them are copied to the host, and of
+    /// others what may change what is found. Calls with documents of one [`SearchTokens`], whose
+    /// tokens and codes are handles, prepare and upload nothing but their queries. On the CPU a
+    /// call takes 4 bytes of host memory per query and document. [`Shortlist`] is the same for
+    /// documents that come a chunk at a time.
     ///
     /// # Errors
     /// The errors of [`Device::score`]. [`Error::Shape`](crate::Error::Shape) where a score is
@@ -40,18 +54,30 @@ impl Device {
         k: usize,
         options: &SearchOptions,
     ) -> Result<Vec<SearchRanking>> {
-        let is_worth_it = documents.tokens.layout().n_items() / 4 >= SELECTED;
+        let (of_queries, of_documents) = (queries.codes.layout(), documents.codes.layout());
+        let _ = Problem::new(of_queries, of_documents, &Pairing::cross())?;
         let is_known = queries.is_known && documents.is_known;
-        let bounds = rescore_bounds(&queries.terms, &documents.terms, &Pairing::cross(), T::TYPE)?;
-        let mut searches = None;
-        // What is only assumed may have scores of codes that no bound knows of.
-        if self.ordinal().is_some() && is_worth_it && is_known {
-            searches = self.search_selected(queries, documents, &bounds, k, options, SELECTED)?;
-        }
-        let searches = match searches {
-            Some(searches) => searches,
-            None => self.search_scores(queries, documents, &bounds, k, options)?,
+        let scanned = Scanned::new(self, queries.codes, documents.codes)?;
+        let (mut own_queries, mut own_documents) = (None, None);
+        let search = Search {
+            bounds: PairBounds::of_rescored(&queries.terms, &documents.terms, T::TYPE),
+            empty: &documents.terms.empty,
+            layout: documents.tokens.layout(),
+            scanned,
+            rescorer: match self.ordinal() {
+                None => Rescorer::new(self, queries.tokens, documents.tokens),
+                Some(_) => {
+                    let queries = queries.tokens.sent_to(self, &mut own_queries)?;
+                    let documents = documents.tokens.on(self, &mut own_documents)?;
+                    Rescorer::new(self, queries.into(), documents.into())
+                }
+            },
+            new: Shortlist::new(k, *options),
+            searches: Vec::new(),
+            copied_bytes: COPIED_BYTES,
         };
+        // What is only assumed may have scores of codes that no bound knows of.
+        let selected = search.first_selection().filter(|_| self.ordinal().is_some() && is_known);
         let ranking = |search: Shortlist| {
             let mut ranking = search.into_ranking();
             if !is_known {
@@ -59,146 +85,226 @@ impl Device {
             }
             ranking
         };
-        Ok(searches.into_iter().map(ranking).collect())
+        Ok(search.run(selected)?.into_iter().map(ranking).collect())
+    }
+}
+
+/// A search of one corpus for several queries.
+struct Search<'a, T: Element> {
+    bounds: PairBounds<'a>,
+    /// Documents without a token.
+    empty: &'a [u32],
+    layout: &'a TokenLayout,
+    scanned: Scanned,
+    rescorer: Rescorer<'a, T>,
+    /// A search that has seen nothing.
+    new: Shortlist,
+    /// One for each query.
+    searches: Vec<Shortlist>,
+    /// Bytes of scores that are copied rather than selected from once more.
+    copied_bytes: usize,
+}
+
+/// The documents that a search has not seen, where there are such.
+#[derive(Clone, Copy, Debug)]
+struct Unseen {
+    /// The last document that was seen: all others come behind it in the ranking of the scan.
+    last: Ranked,
+    /// What no bound is above.
+    largest: f32,
+}
+
+impl<T: Element> Search<'_, T> {
+    /// Documents of each query to select first; `None` where all scores are as soon looked at.
+    fn first_selection(&self) -> Option<usize> {
+        let n_candidates = self.new.options.n_candidates;
+        let wanted = n_candidates.saturating_mul(2).checked_next_power_of_two()?;
+        let selected = wanted.clamp(SELECTED_MIN, K_MAX);
+        (n_candidates <= selected && selected <= self.layout.n_items() / 4).then_some(selected)
     }
 
-    /// Searches that have seen the scores of all codes, and are over.
-    fn search_scores<T: Element, Q: ScorableWith<D>, D: Format>(
-        &self,
-        queries: &SearchTokens<'_, T, Q>,
-        documents: &SearchTokens<'_, T, D>,
-        bounds: &[f32],
-        k: usize,
-        options: &SearchOptions,
-    ) -> Result<Vec<Shortlist>> {
-        let scores = self.score(queries.codes, documents.codes, &Pairing::cross())?;
-        let layout = documents.tokens.layout();
-        let row_len = layout.n_items().max(1);
-        let n_queries = queries.tokens.layout().n_items();
-        let mut searches = vec![Shortlist::new(k, *options); n_queries];
-        let rows = scores.values().chunks(row_len).zip(bounds.chunks(row_len));
-        for (search, (scores, bounds)) in searches.iter_mut().zip(rows) {
-            for ((id, &score), &bound) in (0u32..).zip(scores).zip(bounds) {
-                let has_tokens = layout.has_tokens(id as usize);
-                search.push(Candidate { id, score, bound, has_tokens });
-            }
+    /// Runs the searches to their ends, by the best `selected` scores where these are enough to
+    /// know the candidates, or else by all scores.
+    fn run(mut self, selected: Option<usize>) -> Result<Vec<Shortlist>> {
+        self.begin();
+        let is_done = match selected {
+            Some(selected) => self.run_selected(selected)?,
+            None => false,
+        };
+        if !is_done {
+            self.begin();
+            self.push_all()?;
+            self.rescore_all()?;
         }
-        drop(scores);
-        self.rescore_wanted(queries.tokens, documents.tokens, &mut searches)?;
-        Ok(searches)
+        Ok(self.searches)
     }
 
-    /// The same of the best `selected` scores of each query alone; `None` where one of the others
-    /// might change what is found.
-    fn search_selected<T: Element, Q: ScorableWith<D>, D: Format>(
-        &self,
-        queries: &SearchTokens<'_, T, Q>,
-        documents: &SearchTokens<'_, T, D>,
-        bounds: &[f32],
-        k: usize,
-        options: &SearchOptions,
-        selected: usize,
-    ) -> Result<Option<Vec<Shortlist>>> {
-        let new = Shortlist::new(k, *options);
-        if new.options.n_candidates > selected {
-            return Ok(None);
-        }
-        let (codes, of_codes) = ((queries.codes, documents.codes), ScoreOptions::default());
-        let rankings = self.top_k(codes.0, codes.1, &Pairing::cross(), &of_codes, selected)?;
-        let layout = documents.tokens.layout();
-        let rows = rankings.iter().zip(bounds.chunks(layout.n_items().max(1)));
-        let seen = rows.map(|(ranking, bounds)| Seen::new(&new, ranking, bounds, layout));
-        let Some(seen) = seen.collect::<Option<Vec<Seen>>>() else { return Ok(None) };
-        let (mut searches, mosts): (Vec<_>, Vec<_>) =
-            seen.into_iter().map(|seen| (seen.search, seen.most)).unzip();
-        self.rescore_wanted(queries.tokens, documents.tokens, &mut searches)?;
-        let are_over = searches.iter_mut().zip(&mosts).all(|(s, &most)| s.is_above(most));
-        Ok(are_over.then_some(searches))
+    /// Begins all searches, anew where they had begun.
+    fn begin(&mut self) {
+        self.searches = vec![self.new.clone(); self.bounds.n_queries()];
     }
 
     /// Re-scores what searches want until that is nothing.
-    fn rescore_wanted<T: Element>(
-        &self,
-        queries: TokensRef<'_, T>,
-        documents: TokensRef<'_, T>,
-        searches: &mut [Shortlist],
-    ) -> Result<()> {
-        let (mut own_queries, mut own_documents) = (None, None);
-        let (queries, documents) = match self.ordinal() {
-            None => (queries, documents),
-            Some(_) => (
-                TokensRef::Device(queries.on(self, &mut own_queries)?),
-                TokensRef::Device(documents.on(self, &mut own_documents)?),
-            ),
-        };
-        loop {
-            let wanted: Vec<[u32; 2]> = (0u32..)
-                .zip(&mut *searches)
-                .flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [q, d]))
-                .collect();
-            if wanted.is_empty() {
-                return Ok(());
-            }
-            for pairs in wanted.chunks(PAIRS_MAX) {
-                let ids = |i: usize| pairs.iter().map(|pair| pair[i]).collect::<Vec<u32>>();
-                let pairing = Pairing::pairs(&ids(0), &ids(1))?;
-                let found =
-                    self.score_with(queries, documents, &pairing, &ScoreOptions::default())?;
-                for (&[q, d], &score) in pairs.iter().zip(found.values()) {
-                    searches[q as usize].rescored(d, score)?;
+    fn rescore_all(&mut self) -> Result<()> {
+        while self.rescorer.round(&mut self.searches)? {}
+        Ok(())
+    }
+
+    /// Shows the searches all documents.
+    fn push_all(&mut self) -> Result<()> {
+        let n_documents = self.layout.n_items();
+        if n_documents == 0 {
+            return Ok(());
+        }
+        let at_once = (BLOCK_BYTES / 4 / n_documents).max(1);
+        for (first, searches) in (0..).step_by(at_once).zip(self.searches.chunks_mut(at_once)) {
+            let queries = first..first + searches.len();
+            let scores = self.scanned.rows(queries.clone(), n_documents)?;
+            for (query, (search, row)) in
+                queries.zip(searches.iter_mut().zip(scores.chunks(n_documents)))
+            {
+                for (id, &score) in (0u32..).zip(row) {
+                    let bound = self.bounds.of(query, id as usize);
+                    let has_tokens = self.layout.has_tokens(id as usize);
+                    search.push(Candidate { id, score, bound, has_tokens });
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Runs the searches by the best `selected` scores, and by whatever others may change what is
+    /// found. Whether that could be: not where the best scores do not say which documents are
+    /// candidates, since of some nothing is known.
+    fn run_selected(&mut self, selected: usize) -> Result<bool> {
+        if self.new.options.n_candidates > selected {
+            return Ok(false);
+        }
+        let rankings = self.scanned.best(self.layout, selected)?;
+        let unseen = rankings.iter().enumerate().map(|(query, ranking)| {
+            let largest = self.bounds.largest(query);
+            match self.seen_by(ranking) {
+                true => Some(None),
+                false => Unseen::behind(ranking, largest).map(Some),
+            }
+        });
+        let Some(unseen) = unseen.collect::<Option<Vec<_>>>() else { return Ok(false) };
+        for (query, ranking) in rankings.iter().enumerate() {
+            let search = &mut self.searches[query];
+            for document in ranking.ranked.iter().filter(|document| document.has_tokens) {
+                search.push(self.bounds.candidate(query, document));
+            }
+            for &id in if ranking.n_empty > 0 { self.empty } else { &[] } {
+                search.push(Candidate { id, score: 0.0, bound: 0.0, has_tokens: false });
+            }
+        }
+        // The candidates. Their scores say which of the others matter.
+        let _ = self.rescorer.round(&mut self.searches)?;
+        if !self.widen(unseen, selected)? {
+            return Ok(false);
+        }
+        self.rescore_all()?;
+        Ok(true)
+    }
+
+    /// Whether a ranking has all documents that have a token.
+    fn seen_by(&self, ranking: &Ranking) -> bool {
+        let seen = ranking.ranked.iter().filter(|document| document.has_tokens).count() as u64;
+        seen + ranking.n_empty == self.layout.n_items() as u64
+    }
+
+    /// Shows the searches those documents that they have not seen which may change what is found:
+    /// what larger selections have, and in the end what all scores have. Whether the selections say
+    /// which these are.
+    fn widen(&mut self, mut unseen: Vec<Option<Unseen>>, mut selected: usize) -> Result<bool> {
+        let n_documents = self.layout.n_items();
+        loop {
+            let searches = self.searches.iter_mut().zip(&mut unseen);
+            searches.for_each(|(search, unseen)| {
+                // What is behind the last one changes nothing.
+                unseen.take_if(|unseen| search.is_above(unseen.most()));
+            });
+            let mut open = (0..unseen.len()).filter(|&query| unseen[query].is_some());
+            let Some(first) = open.next() else { return Ok(true) };
+            let queries = first..open.next_back().unwrap_or(first) + 1;
+            let larger = selected.saturating_mul(SELECTED_GROWTH).min(K_MAX);
+            if larger <= selected || queries.len() * n_documents * 4 <= self.copied_bytes {
+                self.push_unseen(&unseen, queries)?;
+                return Ok(true);
+            }
+            let rankings = self.scanned.best(self.layout, larger)?;
+            for (query, ranking) in rankings.iter().enumerate() {
+                let Some(Unseen { largest, .. }) = unseen[query] else { continue };
+                let search = &mut self.searches[query];
+                let least = search.least(largest);
+                // The first are those of the selection before; scores fall.
+                let more = ranking.ranked.iter().skip(selected);
+                for document in more.take_while(|more| more.has_tokens && more.score >= least) {
+                    search.push(self.bounds.candidate(query, document));
+                }
+                unseen[query] = match (self.seen_by(ranking), Unseen::behind(ranking, largest)) {
+                    (true, _) => None,
+                    (false, None) => return Ok(false),
+                    (false, unseen) => unseen,
+                };
+            }
+            selected = larger;
+        }
+    }
+
+    /// Shows some of the searches the documents that they have not seen, by all scores.
+    fn push_unseen(&mut self, unseen: &[Option<Unseen>], queries: Range<usize>) -> Result<()> {
+        let n_documents = self.layout.n_items();
+        let at_once = (BLOCK_BYTES / 4 / n_documents).max(1);
+        for first in queries.clone().step_by(at_once) {
+            let some = first..queries.end.min(first + at_once);
+            let scores = self.scanned.rows(some.clone(), n_documents)?;
+            for (query, row) in some.zip(scores.chunks(n_documents)) {
+                let Some(Unseen { last, largest }) = unseen[query] else { continue };
+                let search = &mut self.searches[query];
+                let least = search.least(largest);
+                for (block, scores) in row.chunks(LANES).enumerate() {
+                    if scores.iter().map(|&score| u32::from(score >= least)).sum::<u32>() == 0 {
+                        continue;
+                    }
+                    for (id, &score) in (block * LANES..).zip(scores) {
+                        let is_behind =
+                            score < last.score || score == last.score && id > last.id as usize;
+                        if score >= least && is_behind && self.layout.has_tokens(id) {
+                            let document = Ranked { id: id as u32, score, has_tokens: true };
+                            search.push(self.bounds.candidate(query, &document));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 
-/// A search that has seen the documents that a scan scores best.
-struct Seen {
-    search: Shortlist,
-    /// The most that the score of any other can be; −∞ where there is no other.
-    most: f32,
+impl PairBounds<'_> {
+    /// A document with a token as a search takes it.
+    fn candidate(&self, query: usize, document: &Ranked) -> Candidate {
+        let &Ranked { id, score, has_tokens } = document;
+        Candidate { id, score, bound: self.of(query, id as usize), has_tokens }
+    }
 }
 
-impl Seen {
-    /// Shows a search the best documents of the scan, and those without tokens. `None` where some
-    /// of the others may have to be re-scored whatever the best ones give: those of which nothing
-    /// is known.
-    fn new(
-        new: &Shortlist,
-        ranking: &Ranking,
-        bounds: &[f32],
-        documents: &TokenLayout,
-    ) -> Option<Seen> {
-        let mut search = new.clone();
-        let with_tokens = || ranking.ranked.iter().filter(|document| document.has_tokens);
-        for document in with_tokens() {
-            let bound = bounds[document.id as usize];
-            search.push(Candidate {
-                id: document.id,
-                score: document.score,
-                bound,
-                has_tokens: true,
-            });
-        }
-        if ranking.n_empty > 0 {
-            for id in (0..documents.n_items()).filter(|&id| !documents.has_tokens(id)) {
-                search.push(Candidate { id: id as u32, score: 0.0, bound: 0.0, has_tokens: false });
-            }
-        }
-        let n_with_tokens = documents.n_items() as u64 - ranking.n_empty;
-        if with_tokens().count() as u64 == n_with_tokens {
-            return Some(Seen { search, most: f32::NEG_INFINITY });
-        }
-        // A bound that is finite is one of a score that is finite.
-        let largest = bounds.iter().fold(0.0f32, |largest, &bound| largest.max(bound));
-        let are_known = bounds.iter().all(|bound| bound.is_finite());
-        let last = ranking.ranked.last()?.score;
-        if ranking.n_nan > 0 || !are_known || !last.is_finite() {
-            return None;
-        }
-        // As the search adds them up, which rises with either.
-        let most = ((f64::from(last) + f64::from(largest)) as f32).next_up();
-        Some(Seen { search, most })
+impl Unseen {
+    /// The documents behind those of a ranking, which are there; `None` where something about them
+    /// is not known: all scores have to be looked at.
+    fn behind(ranking: &Ranking, largest: f32) -> Option<Unseen> {
+        let last = *ranking.ranked.last()?;
+        // A bound that is finite is one of a score that is finite, and of half of what f32 holds:
+        // whatever such a score can be is finite, too.
+        let are_known = ranking.n_nan == 0 && largest < f32::MAX / 4.0 && last.score.is_finite();
+        are_known.then_some(Unseen { last, largest })
+    }
+
+    /// The most that the score of one of them can be: as a search adds them up, which rises with
+    /// either.
+    fn most(&self) -> f32 {
+        most(self.last.score, self.largest)
     }
 }
 
@@ -206,13 +312,28 @@ impl Shortlist {
     /// Whether what a search has found is the same whatever further documents it had seen, of which
     /// none scores more than `most`.
     fn is_above(&mut self, most: f32) -> bool {
-        most == f32::NEG_INFINITY || self.k == 0 || self.kth().is_some_and(|kth| kth.score > most)
+        self.k == 0 || self.kth().is_some_and(|kth| kth.score > most)
+    }
+
+    /// The threshold of the scan's scores: a document below it, with a bound up to `largest`,
+    /// cannot change the ranking.
+    fn least(&mut self, largest: f32) -> f32 {
+        match self.kth() {
+            Some(kth) if !kth.score.is_nan() => {
+                // More than rounding moves the sum by: see `most`.
+                let slack = 4.0 * f64::from(f32::EPSILON) * f64::from(kth.score.abs() + largest)
+                    + f64::from(f32::MIN_POSITIVE);
+                (f64::from(kth.score) - f64::from(largest) - slack) as f32
+            }
+            _ => f32::NEG_INFINITY,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::search::Hit;
     use crate::tokens::Tokens;
     use crate::tokens::format::Int8;
     use crate::tokens::scales::ScaleType;
@@ -233,48 +354,101 @@ mod tests {
         (0..n).flat_map(&mut row).collect()
     }
 
-    /// A search through selections gives what one of all scores does, or nothing.
-    fn check(spread: f32, selected: usize, k: usize, exact: bool) -> bool {
+    /// A search through selections gives what one of all scores does. Whether it is one, and did
+    /// not look at all scores itself.
+    fn check(
+        documents: &Tokens<'_, f32>,
+        selected: usize,
+        k: usize,
+        exact: bool,
+        copied_bytes: usize,
+    ) -> bool {
         let device = Device::cpu();
         let queries = rows(2, 0.0, 1);
         let queries = Tokens::padded(&queries, 2, 1, DIM).unwrap();
-        let data = rows(400, spread, 2);
-        let lengths: Vec<i64> = (0..400).map(|i| i64::from(i % 7 != 5)).collect();
-        let documents = Tokens::padded(&data, 400, 1, DIM).unwrap();
-        let documents = documents.with_lengths(&lengths).unwrap();
-        let codes = [&queries, &documents].map(|x| x.quantize::<Int8>(ScaleType::F32).unwrap());
+        let codes = [&queries, documents].map(|x| x.quantize::<Int8>(ScaleType::F32).unwrap());
         let queries = SearchTokens::measured(&queries, &codes[0]).unwrap();
-        let documents = SearchTokens::measured(&documents, &codes[1]).unwrap();
-        let bounds =
-            rescore_bounds(&queries.terms, &documents.terms, &Pairing::cross(), f32::TYPE).unwrap();
+        let documents = SearchTokens::measured(documents, &codes[1]).unwrap();
         let options = SearchOptions::default().n_candidates(12).exact(exact);
-        let found = device.search_selected(&queries, &documents, &bounds, k, &options, selected);
-        let Some(found) = found.unwrap() else { return false };
-        let all = device.search_scores(&queries, &documents, &bounds, k, &options).unwrap();
+        let search = || Search {
+            bounds: PairBounds::of_rescored(&queries.terms, &documents.terms, f32::TYPE),
+            empty: &documents.terms.empty,
+            layout: documents.tokens.layout(),
+            scanned: Scanned::new(&device, queries.codes, documents.codes).unwrap(),
+            rescorer: Rescorer::new(&device, queries.tokens, documents.tokens),
+            new: Shortlist::new(k, options),
+            searches: Vec::new(),
+            copied_bytes,
+        };
+        let found = search().run(Some(selected)).unwrap();
+        let all = search().run(None).unwrap();
         for (found, all) in found.into_iter().zip(all) {
             let (found, all) = (found.into_ranking(), all.into_ranking());
-            assert_eq!(found, all, "spread {spread}, {selected} selected, k = {k}, {exact}");
+            let same = |(a, b): (&Hit, &Hit)| {
+                (a.id, a.score.to_bits(), a.certainty) == (b.id, b.score.to_bits(), b.certainty)
+            };
+            let are_same = found.documents.iter().zip(&all.documents).all(same);
+            let counts = |r: &SearchRanking| (r.documents.len(), r.n_rescored, r.n_nan, r.n_empty);
+            assert!(
+                are_same && counts(&found) == counts(&all),
+                "{selected} selected, k = {k}, {exact}: {found:?} instead of {all:?}"
+            );
             assert!(found.n_empty > 50);
         }
-        true
+        let mut search = search();
+        search.begin();
+        search.run_selected(selected).unwrap()
     }
 
     #[test]
-    fn selections_find_what_all_scores_do_or_nothing() {
-        for exact in [false, true] {
-            for k in [0, 1, 5, 12] {
-                for spread in [0.9, 0.3, 0.05, 0.0] {
-                    for selected in [20, 60, 343, 400] {
-                        let is_found = check(spread, selected, k, exact);
-                        // All that have tokens are there.
-                        assert!(is_found || selected < 343);
-                        // Others are far behind the best.
-                        assert!(is_found || spread < 0.9 || selected < 60);
+    fn selections_find_what_all_scores_do() {
+        let lengths: Vec<i64> = (0..400).map(|i| i64::from(i % 7 != 5)).collect();
+        for spread in [0.9, 0.3, 0.05, 0.0] {
+            let data = rows(400, spread, 2);
+            let documents = Tokens::padded(&data, 400, 1, DIM).unwrap();
+            let documents = documents.with_lengths(&lengths).unwrap();
+            for exact in [false, true] {
+                for k in [0, 1, 5, 12] {
+                    for selected in [12, 20, 60, 343, 400] {
+                        for copied_bytes in [0, usize::MAX] {
+                            assert!(check(&documents, selected, k, exact, copied_bytes));
+                        }
                     }
-                    assert!(!check(spread, 11, k, exact), "fewer than the candidates");
+                    assert!(!check(&documents, 11, k, exact, 0), "fewer than the candidates");
                 }
             }
         }
-        assert!(!check(0.0, 60, 5, true), "documents that score nearly the same");
+    }
+
+    /// Where of a document nothing is known, it is a candidate, wherever the scan has it.
+    #[test]
+    fn what_no_bound_is_known_of_is_found_by_all_scores() {
+        let lengths: Vec<i64> = (0..400).map(|i| i64::from(i % 7 != 5)).collect();
+        for strange in [f32::NAN, f32::INFINITY, f32::MAX] {
+            let mut data = rows(400, 0.3, 2);
+            data[300 * DIM] = strange;
+            let documents = Tokens::padded(&data, 400, 1, DIM).unwrap();
+            let documents = documents.with_lengths(&lengths).unwrap();
+            for exact in [false, true] {
+                assert!(!check(&documents, 60, 5, exact, 0), "{strange}");
+            }
+        }
+    }
+
+    /// What is below the threshold is below the k-th, whatever the numbers.
+    #[test]
+    fn thresholds_leave_nothing_out() {
+        let numbers = [0.0, 1e-42, 1e-38, 0.1, 1.0, 20.0, 3e9, 1e37];
+        for kth in numbers.into_iter().flat_map(|x: f32| [x, -x]) {
+            for largest in numbers {
+                let mut search = Shortlist::new(1, SearchOptions::default());
+                search.rescored.push(Ranked { id: 0, score: kth, has_tokens: true });
+                let least = search.least(largest);
+                assert!(most(least.next_down(), largest) < kth, "{kth}, {largest}: {least}");
+                // And not much more is looked at.
+                let slack = 1e-5 * (kth.abs() + largest) + 1e-37;
+                assert!(most(least, largest) > kth - slack, "{kth}, {largest}: {least}");
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::device::command::{Command, CpuCall, CudaCommand, on_cpu};
 use crate::error::{Error, Result};
 use crate::ops::score::prepared::DeviceScores;
+use crate::problem::ranking::Ranking;
 use crate::problem::scores::Scores;
 use crate::problem::top_k::{BestKeys, RankedRows, check_ids};
 use crate::runtime::on::On;
@@ -46,6 +47,27 @@ impl PreparedTopK {
             _ => return Err(device.wrong_queue()),
         };
         Ok(Command { call, written: None })
+    }
+}
+
+impl PreparedTopK {
+    /// The best of the scores that were given to calls, with one wait.
+    pub(crate) fn select(&self, scores: &DeviceScores) -> Result<Vec<Ranking>> {
+        let best = self.new_best()?;
+        let device = &self.device;
+        let command =
+            self.command(device, scores, &best, Selection { first_id: 0, adds: false })?;
+        match (command.call, &best.inner, &device.0) {
+            (On::Cuda(call), On::Cuda(best), On::Cuda(cuda)) => {
+                let found = cuda.on_idle_stream(|stream| {
+                    call.enqueue(stream)?;
+                    best.read_on(stream)
+                })?;
+                Ok(found.rankings())
+            }
+            (On::Cpu(call), ..) => call.run().and_then(|()| best.read()),
+            _ => Err(device.wrong_queue()),
+        }
     }
 }
 

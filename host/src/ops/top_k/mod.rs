@@ -3,7 +3,6 @@
 pub(crate) mod command;
 pub(crate) mod prepared;
 
-use crate::cuda::Selection;
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::Result;
@@ -12,7 +11,6 @@ use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::{Kind, Pairing};
 use crate::problem::ranking::Ranking;
 use crate::problem::top_k::{BestKeys, K_MAX, RankedRows};
-use crate::runtime::on::On;
 use crate::tokens::format::{Format, ScorableWith};
 
 impl Device {
@@ -67,25 +65,22 @@ impl Device {
                 _ => scores.top_k_of(pairing, documents.layout(), k),
             };
         }
-        // Before anything is uploaded.
-        let _ = self.plan_problem(&problem, &queries, &documents, &options)?;
+        if let TokensRef::Host(_) = documents {
+            // Before anything is uploaded.
+            let _ = self.plan_problem(&problem, &queries, &documents, &options)?;
+        }
         drop(rows);
         let (mut own_queries, mut own_documents) = (None, None);
-        let queries = queries.on(self, &mut own_queries)?;
+        let queries = queries.sent_to(self, &mut own_queries)?;
         let documents = documents.on(self, &mut own_documents)?;
-        let work = self.prepare(queries, documents, pairing, &options)?;
+        let work = match pairing.has_documents_in_order() {
+            true => self.prepare_cached(queries, documents, pairing, &options)?,
+            // Lists hardly ever come again.
+            false => self.prepare(queries, documents, pairing, &options)?.into(),
+        };
         let top_k = self.prepare_top_k_reading(&work, documents, k)?;
-        let (scores, best) = (work.new_scores()?, top_k.new_best()?);
-        let call = Selection { first_id: 0, adds: false };
-        let score = work.command(self, queries, documents, &scores)?.call;
-        let select = top_k.command(self, &scores, &best, call)?.call;
-        if let (On::Cuda(score), On::Cuda(select)) = (score, select) {
-            let cuda = self.cuda_device("a selection on a CUDA device")?;
-            cuda.on_idle_stream(|stream| {
-                score.enqueue(stream)?;
-                select.enqueue(stream)
-            })?;
-        }
-        best.read()
+        let scores = work.new_unfilled()?;
+        self.enqueue(work.command(self, queries, documents, &scores)?)?;
+        top_k.select(&scores)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{ErrorTerms, Item, Terms};
+use super::{ErrorTerms, Item};
 use crate::error::Result;
 use crate::runtime::alloc::{copy_of, reserve};
 use crate::tokens::format::TokenFormat;
@@ -20,21 +20,20 @@ impl ErrorTerms {
         for part in parts {
             items.extend(part?.items);
         }
-        Ok(ErrorTerms { format, layout: layout.clone(), items })
+        Ok(ErrorTerms::of_items(format, layout.clone(), items))
     }
 
     /// The terms of some consecutive items.
     pub(crate) fn part(&self, items: Range<usize>) -> Result<ErrorTerms> {
         let (_, layout) = self.layout.items(items.clone())?;
-        Ok(ErrorTerms { format: self.format, layout, items: copy_of(&self.items[items])? })
+        Ok(ErrorTerms::of_items(self.format, layout, copy_of(&self.items[items])?))
     }
 
     /// Terms of one item, whose bound as a document no item's exceeds.
     pub(crate) fn largest(&self) -> Result<ErrorTerms> {
-        let with_tokens = self.items.iter().filter(|item| item.n_tokens > 0);
-        let maxima = with_tokens.map(|item| item.maxima).fold(Terms::default(), Terms::max);
+        let maxima = self.maxima;
         let layout = TokenLayout::padded(1, 1, self.layout.dim())?;
         let item = Item { n_tokens: 1, sums: maxima, maxima };
-        Ok(ErrorTerms { format: self.format, layout, items: vec![item] })
+        Ok(ErrorTerms::of_items(self.format, layout, vec![item]))
     }
 }

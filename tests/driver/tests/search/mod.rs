@@ -1,0 +1,79 @@
+//! Searches of documents that are on a device, with the stand-in for the driver: how often they
+//! wait, and what they allocate. Nothing is computed: no key is found, and scores are what was in
+//! the memory before.
+
+use std::ops::RangeInclusive;
+
+use half::f16;
+use maxsim::format::{Int8, ScaleType};
+use maxsim::search::{SearchOptions, SearchTokens};
+use maxsim::{Device, Error, Pairing, ScoreOptions, Tokens};
+
+use super::stand_in::{ALLOCATIONS, LAUNCHES, StandIn, WAITS, in_stand_in};
+
+const DIM: usize = 128;
+
+const N_CALLS: u64 = 50;
+
+fn numbers(n: usize) -> Vec<f16> {
+    (0..n).map(|i| f16::from_f32(((i * 2_654_435_761) >> 9) as f32 % 2001.0 / 1000.0)).collect()
+}
+
+/// Makes calls, and checks how often each waits, and that it allocates nothing once some were made.
+fn check(driver: &StandIn, n_waits: RangeInclusive<u64>, mut call: impl FnMut()) {
+    (0..100).for_each(|_| call());
+    driver.clear();
+    (0..N_CALLS).for_each(|_| call());
+    assert!(driver.count(LAUNCHES) >= N_CALLS, "kernels are launched");
+    let waits = driver.count(WAITS);
+    let wanted = n_waits.start() * N_CALLS..=n_waits.end() * N_CALLS;
+    assert!(wanted.contains(&waits), "{waits} waits of {N_CALLS} calls, not {wanted:?}");
+    assert_eq!(driver.count(ALLOCATIONS), 0, "allocations");
+}
+
+/// One wait for the selection, one for scores that it does not have, and one for each round:
+/// queries, lists and results have none of their own.
+#[test]
+fn searches_of_handles_wait_for_what_they_read() {
+    in_stand_in("search::searches_of_handles_wait_for_what_they_read", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let documents = numbers(2000 * 10 * DIM);
+        let documents = Tokens::padded(&documents, 2000, 10, DIM).expect("documents");
+        let codes = documents.quantize::<Int8>(ScaleType::F16).expect("codes");
+        let (tokens, codes) = (device.upload(&documents), device.upload(&codes));
+        let (tokens, codes) = (tokens.expect("a handle"), codes.expect("a handle"));
+        let documents = SearchTokens::measured(&tokens, &codes).expect("bounds");
+        for n_queries in [1, 3] {
+            let queries = numbers(n_queries * 32 * DIM);
+            let queries = Tokens::padded(&queries, n_queries, 32, DIM).expect("queries");
+            for (exact, n_waits) in [(false, 3..=3), (true, 3..=4)] {
+                let options = SearchOptions::default().exact(exact);
+                check(driver, n_waits.clone(), || {
+                    let codes = queries.quantize::<Int8>(ScaleType::F32).expect("codes");
+                    let queries = SearchTokens::measured(&queries, &codes).expect("bounds");
+                    let found = device.search(&queries, &documents, 10, &options);
+                    // Scores by chance are not within the bounds of others.
+                    assert!(matches!(found, Ok(_) | Err(Error::Shape { .. })), "{found:?}");
+                });
+            }
+        }
+    });
+}
+
+/// One wait for all of it.
+#[test]
+fn rankings_of_handles_wait_once() {
+    in_stand_in("search::rankings_of_handles_wait_once", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+        let queries = numbers(32 * DIM);
+        let queries = Tokens::padded(&queries, 1, 32, DIM).expect("queries");
+        let documents = numbers(2000 * 10 * DIM);
+        let documents = Tokens::padded(&documents, 2000, 10, DIM).expect("documents");
+        let documents = device.upload(&documents).expect("a handle");
+        check(driver, 1..=1, || {
+            let found = device.top_k(&queries, &documents, &cross, &options, 10);
+            assert_eq!(found.expect("rankings").len(), 1);
+        });
+    });
+}
