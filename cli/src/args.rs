@@ -238,7 +238,7 @@ pub struct RankArgs {
     pub winners: bool,
 
     /// Compute on this device: auto takes the first usable GPU, or else the CPU. On cuda:all, all
-    /// GPUs share the documents, which must be f16, bf16 or f32; the ranking is that of one.
+    /// GPUs share the documents, and the ranking is that of one.
     #[arg(long, value_name = "auto|cpu|cuda:N|cuda:all", default_value = "auto")]
     pub device: DeviceChoice,
 

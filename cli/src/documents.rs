@@ -95,17 +95,6 @@ impl Documents<'_> {
         self.layout().n_items()
     }
 
-    /// Checks that a mapped file is as it was when it was opened.
-    ///
-    /// # Errors
-    /// Where it is not: rows that are gone cannot be read.
-    pub(crate) fn check_unchanged(&self, by: Change) -> Result<()> {
-        match self {
-            Documents::Tokens(file) => file.check_unchanged(by),
-            Documents::Residual(_, file) => file.check_unchanged(by),
-        }
-    }
-
     /// Warnings for a user about a file that can be read all the same.
     pub fn warnings(&self) -> Vec<String> {
         match self {

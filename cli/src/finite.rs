@@ -12,7 +12,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use maxsim::Tokens;
-use maxsim::format::{Element, Quantized};
+use maxsim::format::{Element, Quantized, Scales};
 use maxsim::residual::ResidualTokens;
 use rayon::prelude::*;
 
@@ -72,6 +72,49 @@ enum Wrong {
     Min(f32),
 }
 
+/// Threads that look through what was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// This one, for callers that read from several.
+    This,
+    /// All of them.
+    All,
+}
+
+impl Threads {
+    /// Whether any piece of some numbers is of a kind.
+    fn any<T: Sync>(self, numbers: &[T], is: impl Fn(&[T]) -> bool + Sync + Send) -> bool {
+        match self {
+            Threads::This => numbers.chunks(PIECE_LEN).any(is),
+            Threads::All => numbers.par_chunks(PIECE_LEN).any(is),
+        }
+    }
+}
+
+/// The code of a format that stands for NaN, if there is one: none is above it without its sign.
+#[derive(Clone, Copy)]
+struct NanCode(Option<u8>);
+
+impl NanCode {
+    fn of<F: Quantized>() -> NanCode {
+        NanCode(F::FORMAT.nan_code())
+    }
+
+    fn is(self, code: &u8) -> bool {
+        self.0.is_some_and(|nan_code| code & 0x7F >= nan_code)
+    }
+
+    fn may_be_in(self, codes: &[u8], threads: Threads) -> bool {
+        self.0.is_some() && threads.any(codes, |codes| codes.iter().any(|code| self.is(code)))
+    }
+
+    /// The first code of a row that stands for NaN.
+    fn wrong_element(self, codes: &[u8]) -> Option<Wrong> {
+        let element = codes.iter().position(|code| self.is(code))?;
+        Some(Wrong::Element(element, f32::NAN))
+    }
+}
+
 impl<'a> Checked<'a> {
     /// A file of queries or documents, for a command that can take infinities: `item` is the word
     /// for one of them.
@@ -107,21 +150,12 @@ impl<'a> Checked<'a> {
         let codes = self.file.codes::<F>(items.clone())?;
         let dim = codes.layout().dim();
         let bytes: &[u8] = bytemuck::cast_slice(codes.data());
-        // No code is above the highest one without its sign.
-        let nan_code = F::FORMAT.nan_code();
-        let is_nan = |code: &u8| nan_code.is_some_and(|nan_code| code & 0x7F >= nan_code);
-        let may_be_nan =
-            nan_code.is_some() && bytes.par_chunks(PIECE_LEN).any(|codes| codes.iter().any(is_nan));
+        let nan = NanCode::of::<F>();
+        let may_be_nan = nan.may_be_in(bytes, Threads::All);
         self.check_rows(&codes, items, |row| {
-            let (scale, min) = (codes.scales().scale(row), codes.scales().min(row));
-            if !(scale >= 0.0 && scale.is_finite()) {
-                return Some(Wrong::Scale(scale));
-            }
-            if min.is_nan() || min.is_infinite() && !self.allow_infinite {
-                return Some(Wrong::Min(min));
-            }
-            let codes = if may_be_nan { &bytes[row * dim..][..dim] } else { &[] };
-            codes.iter().position(is_nan).map(|element| Wrong::Element(element, f32::NAN))
+            self.wrong_scale(codes.scales(), row).or_else(|| {
+                nan.wrong_element(if may_be_nan { &bytes[row * dim..][..dim] } else { &[] })
+            })
         })?;
         Ok(codes)
     }
@@ -147,26 +181,49 @@ impl<'a> Checked<'a> {
         Ok(elements)
     }
 
-    /// Reads rows of any items, checked but for those that no item has. Works on this thread alone,
-    /// for callers that read from several.
+    /// Reads rows of any items, checked but for those that no item has.
     ///
     /// # Errors
     /// For the first row of an item that is not finite.
-    pub fn rows_here<T: Element>(self, rows: Range<usize>) -> Result<Cow<'a, [T]>> {
-        let (layout, elements) = (self.file.layout(), self.file.elements::<T>(rows.clone())?);
-        if elements.chunks(PIECE_LEN).any(|piece| is_piece_wrong(piece, self.allow_infinite)) {
-            let dim = layout.dim();
-            for item in 0..layout.n_items() {
-                let of_item = layout.item_rows(item);
-                for row in of_item.start.max(rows.start)..of_item.end.min(rows.end) {
-                    let of_row = &elements[(row - rows.start) * dim..][..dim];
-                    if let Some(wrong) = wrong_element(of_row, self.allow_infinite) {
-                        return Err(self.error(row, item, wrong));
-                    }
-                }
-            }
+    pub fn element_rows<T: Element>(
+        self,
+        rows: Range<usize>,
+        threads: Threads,
+    ) -> Result<Cow<'a, [T]>> {
+        let (dim, elements) = (self.file.layout().dim(), self.file.elements::<T>(rows.clone())?);
+        if threads.any(&elements, |piece| is_piece_wrong(piece, self.allow_infinite)) {
+            self.first_wrong(rows.clone(), |row| {
+                wrong_element(&elements[(row - rows.start) * dim..][..dim], self.allow_infinite)
+            })?;
         }
         Ok(elements)
+    }
+
+    /// As [`Checked::element_rows`], of codes, whose scales are those of the file.
+    ///
+    /// # Errors
+    /// For the first row of an item that does not stand for finite numbers.
+    pub fn code_rows<F: Quantized>(
+        self,
+        rows: Range<usize>,
+        scales: &Scales<'_>,
+        threads: Threads,
+    ) -> Result<Cow<'a, [F::Stored]>> {
+        let (dim, codes) = (self.file.layout().dim(), self.file.code_rows::<F>(rows.clone())?);
+        let bytes: &[u8] = bytemuck::cast_slice(&codes);
+        let nan = NanCode::of::<F>();
+        let may_be_nan = nan.may_be_in(bytes, threads);
+        let wrong = |row: usize| {
+            self.wrong_scale(scales, row).or_else(|| {
+                let codes = &bytes[(row - rows.start) * dim..][..dim];
+                let codes = if may_be_nan { codes } else { &[] };
+                nan.wrong_element(codes)
+            })
+        };
+        if may_be_nan || rows.clone().any(|row| self.wrong_scale(scales, row).is_some()) {
+            self.first_wrong(rows.clone(), wrong)?;
+        }
+        Ok(codes)
     }
 
     /// Checks all items.
@@ -194,6 +251,30 @@ impl<'a> Checked<'a> {
         let item = items.start + i;
         let first = part.layout().item_rows(i).start;
         Err(self.error(self.file.layout().item_rows(item).start + row - first, item, wrong))
+    }
+
+    /// Fails for the first of some rows that an item has and that is wrong.
+    fn first_wrong(self, rows: Range<usize>, wrong: impl Fn(usize) -> Option<Wrong>) -> Result<()> {
+        let layout = self.file.layout();
+        for item in 0..layout.n_items() {
+            let of_item = layout.item_rows(item);
+            for row in of_item.start.max(rows.start)..of_item.end.min(rows.end) {
+                if let Some(wrong) = wrong(row) {
+                    return Err(self.error(row, item, wrong));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the scale of a row, or with its minimum.
+    fn wrong_scale(self, scales: &Scales<'_>, row: usize) -> Option<Wrong> {
+        let (scale, min) = (scales.scale(row), scales.min(row));
+        if !(scale >= 0.0 && scale.is_finite()) {
+            return Some(Wrong::Scale(scale));
+        }
+        let is_wrong = min.is_nan() || min.is_infinite() && !self.allow_infinite;
+        is_wrong.then_some(Wrong::Min(min))
     }
 
     fn error(self, row: usize, item: usize, wrong: Wrong) -> anyhow::Error {
@@ -226,7 +307,7 @@ impl<'a> Checked<'a> {
 
 /// Whether any element is NaN, or infinite unless that is allowed, of rows used or not.
 fn is_any_wrong<T: Element>(elements: &[T], allow_infinite: bool) -> bool {
-    elements.par_chunks(PIECE_LEN).any(|piece| is_piece_wrong(piece, allow_infinite))
+    Threads::All.any(elements, |piece| is_piece_wrong(piece, allow_infinite))
 }
 
 /// As [`is_any_wrong`], on this thread.

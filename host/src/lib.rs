@@ -296,9 +296,12 @@ pub mod streaming {
     pub use crate::ops::streaming::options::{
         StreamFound, StreamOptions, StreamProgress, StreamStage,
     };
+    pub use crate::ops::streaming::scored::{ScoredDocuments, StreamScored};
+    pub use crate::ops::streaming::scored_pairs::ScoredPairs;
     pub use crate::tokens::streamed::Source;
     pub use crate::tokens::streamed::generated::Generated;
     pub use crate::tokens::streamed::reader::TokenReader;
+    pub use crate::tokens::streamed::subset::Subset;
 }
 
 /// Gradients of losses with respect to tokens, at once or in stream order. Losses themselves are

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use anyhow::{Result, bail};
-use maxsim::format::{Element, Quantized, Scales, with_format};
-use maxsim::{AnyTokens, TokenLayout, Tokens};
+use maxsim::format::{Quantized, Scales};
+use maxsim::{TokenLayout, Tokens};
 
 use super::ReadItems;
 
@@ -90,35 +90,6 @@ impl<'a> Items<'a> {
             }
         }
     }
-}
-
-/// Reads some items, in the format that the file has.
-pub(crate) fn any<'a>(file: impl ReadItems<'a>, items: &Items<'_>) -> Result<AnyTokens<'a>> {
-    with_format!(file.file().contents().format, {
-        element T => Ok(elements::<T>(file, items)?.into()),
-        codes F => Ok(codes::<F>(file, items)?.into()),
-        other => bail!("{other} embeddings are not read row by row"),
-    })
-}
-
-/// Reads some items of a file of elements.
-fn elements<'a, T: Element>(file: impl ReadItems<'a>, items: &Items<'_>) -> Result<Tokens<'a, T>> {
-    if let Items::Range(items) = items {
-        return file.elements_of(items.clone());
-    }
-    let layout = file.file().layout();
-    let dim = layout.dim();
-    let mut rows: Vec<T> = Vec::with_capacity(items.n_rows(layout) * dim);
-    let mut offsets = vec![0i64];
-    for run in items.runs() {
-        let part = file.elements_of::<T>(run)?;
-        for of_item in rows_of(part.layout()) {
-            rows.extend_from_slice(&part.data()[of_item.start * dim..of_item.end * dim]);
-            offsets.push((rows.len() / dim) as i64);
-        }
-    }
-    let layout = TokenLayout::packed(rows.len() / dim, dim, &offsets)?;
-    Ok(Tokens::from_layout(rows, layout)?)
 }
 
 /// Reads some items of a file of codes.

@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use maxsim::format::{Element, Quantized};
+use anyhow::{Result, bail};
+use maxsim::format::{Element, Quantized, Scales, with_format};
 use maxsim::{AnyTokens, TokenLayout, Tokens, files};
 
 use crate::judging::ids::{Ids, Side};
@@ -47,15 +47,11 @@ pub(crate) trait ReadItems<'a>: Copy {
     /// # Errors
     /// The errors of the typed readers, and for residual-compressed tokens.
     fn any_tokens(self, items: Range<usize>) -> Result<AnyTokens<'a>> {
-        self.any_items(&Items::Range(items))
-    }
-
-    /// Some items, in the format that the file has. Those that do not follow each other are copied.
-    ///
-    /// # Errors
-    /// As [`ReadItems::any_tokens`].
-    fn any_items(self, items: &Items<'_>) -> Result<AnyTokens<'a>> {
-        items::any(self, items)
+        with_format!(self.file().contents().format, {
+            element T => Ok(self.elements_of::<T>(items)?.into()),
+            codes F => Ok(self.codes_of::<F>(items)?.into()),
+            other => bail!("{other} embeddings are not read row by row"),
+        })
     }
 }
 
@@ -161,6 +157,17 @@ impl TokenFile {
     /// Reads a range of the layout's rows `[n, dim]`, of any items.
     pub fn elements<T: Element>(&self, rows: Range<usize>) -> Result<Cow<'_, [T]>> {
         self.file.elements(rows).map_err(said)
+    }
+
+    /// Reads the codes of a range of the layout's rows `[n, dim]`, of any items. The code -128 of
+    /// INT8 is refused.
+    pub fn code_rows<F: Quantized>(&self, rows: Range<usize>) -> Result<Cow<'_, [F::Stored]>> {
+        self.file.code_rows::<F>(rows).map_err(said)
+    }
+
+    /// The scales of codes, of all rows of the layout.
+    pub fn scales(&self) -> Result<Scales<'_>> {
+        self.file.scales().map_err(said)
     }
 
     /// Replaces the elements by others in memory, as many as there are. Rows stay those of the

@@ -6,6 +6,7 @@ pub mod queries;
 pub mod screen;
 pub mod search;
 mod sides;
+mod sources;
 pub mod stream;
 pub mod winners;
 
@@ -189,7 +190,7 @@ fn sharing(
     }
     let why = match args.screen {
         Some(_) => Some("--screen is searched by one GPU"),
-        None => search::refusal(documents, selected, top_k, args.allow_infinite),
+        None => search::refusal(documents, selected, top_k),
     };
     if let Some(why) = why {
         bail!("--device cuda:all: {why}; use --device cuda:N");

@@ -71,7 +71,7 @@ pub fn rank(
         bail!("the documents are compressed themselves");
     };
     let mut outcome = with_format!(documents.contents().format, {
-        element T => search::<T>(request, screen, options),
+        element T => request.with_less_memory(|request| search::<T>(request, screen, options)),
         other => bail!("the documents are {other}, compressed themselves"),
     })?;
     if let (false, Some(search)) = (proof.holds(), &mut outcome.search) {
@@ -114,17 +114,15 @@ fn search<T: Element>(
     loop {
         let pairs = (0u32..).zip(&mut searches);
         let pairs = pairs.flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [d, q]));
-        let mut pairs: Vec<[u32; 2]> = pairs.collect();
+        let pairs: Vec<[u32; 2]> = pairs.collect();
         if pairs.is_empty() {
             break;
         }
-        // Sort by document, so that each is uploaded once.
-        pairs.sort_unstable();
         request.progress.reset();
         request.progress.set_length(pairs.len() as u64);
         request.progress.set_message("pairs to score again");
         let rescored = pairs::score(request, &pairs, |pairs, scores| {
-            for (&[document, query], &score) in pairs.iter().zip(scores.values()) {
+            for (&[query, document], &score) in pairs.iter().zip(scores.values()) {
                 searches[query as usize]
                     .rescored(document, score)
                     .with_context(|| format!("query {query}: --screen is not of --documents"))?;

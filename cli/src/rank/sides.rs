@@ -1,126 +1,160 @@
 //! The two sides of every call of a run: queries in the format that documents are scored with, and
-//! documents as they are read.
+//! documents as the library reads them.
 
 use std::ops::Range;
 
 use anyhow::{Result, bail};
-use half::f16;
-use maxsim::format::{AnyDeviceTokens, AnyTokensRef, ElementType, TokenFormat, with_element};
-use maxsim::residual::ResidualTokens;
-use maxsim::{AnyTokens, Device};
+use half::{bf16, f16};
+use maxsim::format::{self, Element, ElementType, Format, ScorableWith, TokenFormat, with_element};
+use maxsim::residual::{ResidualSource, ResidualTokens};
+use maxsim::streaming::{Source, Subset};
+use maxsim::{AnyTokens, Device, Tokens};
 
 use crate::documents::Documents;
-use crate::finite::Checked;
-use crate::input::{Change, Items, ReadItems};
+use crate::input::ReadItems;
 use crate::rank::queries::query_format;
+use crate::rank::sources::{Codes, Decoded, Elements, Found, Residuals};
 use crate::rank::stream::Request;
-use crate::residual::{decode, of_items};
+use crate::residual::ResidualFile;
+use crate::selection::Selected;
 
-/// Reads some documents.
-type Read<'a> = Box<dyn Fn(&Items<'_>) -> Result<Part<'a>> + 'a>;
+/// A call of queries and documents, of whichever formats they have.
+pub(super) trait Call {
+    type Output;
 
-/// Queries, and how documents are read for them.
-pub(super) struct Sides<'a> {
-    /// Queries, in the format that documents are scored with.
-    pub queries: AnyTokens<'a>,
-    /// Format that documents are read in.
-    pub format: TokenFormat,
-    /// Reads some documents, which are checked to be finite.
-    read: Read<'a>,
-    documents: &'a Documents<'a>,
+    /// Documents that are elements or codes.
+    fn of_rows<Q: ScorableWith<D>, D: Format>(
+        self,
+        queries: &Tokens<'_, Q>,
+        documents: &dyn Source<D>,
+    ) -> Result<Self::Output>;
+
+    /// Documents that are residual-compressed.
+    fn of_residuals<T: Element>(
+        self,
+        queries: &Tokens<'_, T>,
+        documents: &dyn ResidualSource,
+    ) -> Result<Self::Output>;
 }
 
-/// One side of a call.
-pub(super) enum Part<'a> {
-    /// Uploaded for the call.
-    Tokens(AnyTokens<'a>),
-    /// There already.
-    Handle(AnyDeviceTokens),
+/// Runs a call of a range of the queries and the documents that are selected: those of every query
+/// where these are the same, and else all.
+///
+/// Errors are those of the files, where there are some.
+pub(super) fn run<C: Call>(
+    request: &Request<'_>,
+    queries: Range<usize>,
+    found: &Found,
+    call: C,
+) -> Result<C::Output> {
+    let chosen = match request.selected {
+        Selected::Same(ids) => Some(&ids[..]),
+        Selected::All | Selected::Each(_) => None,
+    };
+    let sides = Sides { request, chosen, found };
+    let done = match request.documents {
+        Documents::Tokens(_) => sides.of_tokens(queries, call),
+        Documents::Residual(tokens, file) => sides.of_residuals(tokens, file, queries, call),
+    };
+    done.map_err(|error| found.error(error))
 }
 
-impl<'a> From<&'a Part<'a>> for AnyTokensRef<'a> {
-    fn from(part: &'a Part<'a>) -> Self {
-        match part {
-            Part::Tokens(tokens) => AnyTokensRef::Host(tokens),
-            Part::Handle(handle) => AnyTokensRef::Device(handle),
-        }
-    }
+struct Sides<'a> {
+    request: &'a Request<'a>,
+    /// The documents that are selected, where these are not all.
+    chosen: Option<&'a [u32]>,
+    found: &'a Found,
 }
 
-impl<'a> Sides<'a> {
-    /// Reads some documents, which are checked to be finite.
-    ///
-    /// # Errors
-    /// Where the file has changed since it was opened: it may be shorter than it was, and a mapping
-    /// of what is gone ends the process.
-    pub fn read(&self, items: &Items<'_>) -> Result<Part<'a>> {
-        self.documents.check_unchanged(Change::Content)?;
-        (self.read)(items)
-    }
-
-    /// The sides of calls of a range of queries.
-    pub fn new(request: &Request<'a>, queries: Range<usize>) -> Result<Sides<'a>> {
-        let Request { queries: file, documents: all, query_scales, allow_infinite, .. } = *request;
-        let documents = match all {
-            Documents::Tokens(documents) => *documents,
-            Documents::Residual(tokens, _) => return Sides::decoded(request, tokens, queries),
-        };
-        let (of_queries, format) = (file.contents().format, documents.contents().format);
-        let of_queries = query_format(of_queries, format);
-        // The CPU has an engine for all formats that go together.
-        if !Device::cpu().can_score(of_queries, format) {
-            bail!(
-                "{of_queries} queries cannot be scored against {format} documents; \
-                 use the queries' uncompressed embeddings"
-            );
-        }
+impl Sides<'_> {
+    fn of_tokens<C: Call>(&self, queries: Range<usize>, call: C) -> Result<C::Output> {
+        use ElementType::{Bf16, F16, F32};
+        use TokenFormat::{Element, Fp8, Int8, Int8Affine};
+        let Request { queries: file, documents, query_scales, allow_infinite, .. } = *self.request;
+        let Documents::Tokens(documents) = documents else { bail!("the documents are plaid") };
+        let stored = documents.contents().format;
+        let of_queries = query_format(file.contents().format, stored);
         let queries = match file.any_tokens(queries)? {
             queries if queries.format() == of_queries => queries,
-            queries => queries.quantize(of_queries, query_scales)?,
+            // The CPU has an engine for all formats that go together.
+            queries if Device::cpu().can_score(of_queries, stored) => {
+                queries.quantize(of_queries, query_scales)?
+            }
+            queries => queries,
         };
-        let documents = Checked::new(documents, "document", allow_infinite);
-        let read = move |items: &Items<'_>| documents.any_items(items).map(Part::Tokens);
-        Ok(Sides { queries, format, read: Box::new(read), documents: all })
-    }
-
-    /// The sides of residual-compressed documents: compressed for f16 queries, and decoded to f32
-    /// for others. As bf16 they would keep 8 bits of what they decode to; bf16 queries lose nothing
-    /// as f32.
-    fn decoded(
-        request: &Request<'a>,
-        tokens: &'a ResidualTokens<'a>,
-        queries: Range<usize>,
-    ) -> Result<Sides<'a>> {
-        let Request { queries: file, device, options, .. } = *request;
-        let queries: AnyTokens<'_> = match file.contents().format.element() {
-            None | Some(ElementType::F16 | ElementType::F32) => file.any_tokens(queries)?,
-            Some(element) => with_element!(element, T => {
-                file.tokens::<T>(queries)?.convert::<f32>()?.0.into()
-            }),
-        };
-        let of_queries = queries.format();
-        let (format, read): (_, Read<'a>) = match of_queries.element() {
-            // Rows are normalised where they are elements.
-            Some(ElementType::F16) if options.normalize => {
-                let read = |items: &Items<'_>| decode::<f16>(tokens, items);
-                (of_queries, Box::new(move |items| Ok(Part::Tokens(read(items)?.into()))))
+        let elements = || Elements::new(documents, allow_infinite, self.found);
+        let codes = || Codes::new(documents, allow_infinite, self.found);
+        match (&queries, stored) {
+            (AnyTokens::F16(q), Element(F16)) => self.rows::<_, f16, C>(q, &elements(), call),
+            (AnyTokens::Bf16(q), Element(Bf16)) => self.rows::<_, bf16, C>(q, &elements(), call),
+            (AnyTokens::F32(q), Element(F32)) => self.rows::<_, f32, C>(q, &elements(), call),
+            (AnyTokens::Int8(q), Int8) => self.rows::<_, format::Int8, C>(q, &codes()?, call),
+            (AnyTokens::Fp8(q), Fp8) => self.rows::<_, format::Fp8, C>(q, &codes()?, call),
+            (AnyTokens::F16(q), Int8Affine) => {
+                self.rows::<_, format::Int8Affine, C>(q, &codes()?, call)
             }
-            Some(ElementType::F16) => {
-                let upload = |items: &Items<'_>| {
-                    let part = of_items(tokens, items)?;
-                    Ok(Part::Handle(device.upload_residual_any(&part, ElementType::F16)?))
-                };
-                (TokenFormat::Residual(ElementType::F16), Box::new(upload))
+            (AnyTokens::Bf16(q), Int8Affine) => {
+                self.rows::<_, format::Int8Affine, C>(q, &codes()?, call)
             }
-            Some(_) => {
-                let read = |items: &Items<'_>| decode::<f32>(tokens, items);
-                (of_queries, Box::new(move |items| Ok(Part::Tokens(read(items)?.into()))))
+            (AnyTokens::Int8(q), Int8Affine) => {
+                self.rows::<_, format::Int8Affine, C>(q, &codes()?, call)
             }
-            None => bail!(
-                "{of_queries} queries cannot be scored against plaid documents; \
+            _ => bail!(
+                "{of_queries} queries cannot be scored against {stored} documents; \
                  use the queries' uncompressed embeddings"
             ),
-        };
-        Ok(Sides { queries, format, read, documents: request.documents })
+        }
+    }
+
+    /// Residual-compressed documents stay so for f16 queries, and are decoded to f32 for others. As
+    /// bf16 they would keep 8 bits of what they decode to; bf16 queries lose nothing as f32.
+    fn of_residuals<C: Call>(
+        &self,
+        tokens: &ResidualTokens<'_>,
+        documents: &ResidualFile,
+        queries: Range<usize>,
+        call: C,
+    ) -> Result<C::Output> {
+        let Request { queries: file, options, .. } = *self.request;
+        let documents = Residuals::new(tokens, documents, self.found);
+        match file.contents().format.element() {
+            // Rows are normalised where they are elements.
+            Some(ElementType::F16) if options.normalize => {
+                self.rows::<f16, f16, C>(&file.tokens(queries)?, &Decoded(documents), call)
+            }
+            Some(ElementType::F16) => {
+                let queries = file.tokens::<f16>(queries)?;
+                match self.chosen {
+                    Some(ids) => {
+                        call.of_residuals(&queries, &Subset::of_residuals(&documents, ids)?)
+                    }
+                    None => call.of_residuals(&queries, &documents),
+                }
+            }
+            Some(element) => {
+                let queries = with_element!(element, T => {
+                    file.tokens::<T>(queries)?.convert::<f32>()?.0
+                });
+                self.rows::<_, f32, C>(&queries, &Decoded(documents), call)
+            }
+            None => bail!(
+                "{} queries cannot be scored against plaid documents; \
+                 use the queries' uncompressed embeddings",
+                file.contents().format
+            ),
+        }
+    }
+
+    /// Runs a call with the documents that are selected.
+    fn rows<Q: ScorableWith<D>, D: Format, C: Call>(
+        &self,
+        queries: &Tokens<'_, Q>,
+        documents: &dyn Source<D>,
+        call: C,
+    ) -> Result<C::Output> {
+        match self.chosen {
+            Some(ids) => call.of_rows(queries, &Subset::new(documents, ids)?),
+            None => call.of_rows(queries, documents),
+        }
     }
 }

@@ -1,18 +1,21 @@
-//! Ranking in chunks of documents: a running top-k per query, so that neither all scores nor
-//! all documents ever have to fit anywhere.
+//! Rankings of documents that pass by: neither all scores nor all documents ever have to fit
+//! anywhere.
 
 use std::ops::Range;
 
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
-use maxsim::format::ScaleType;
-use maxsim::{Device, Devices, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, TopK};
+use maxsim::format::{Element, Format, ScaleType, ScorableWith};
+use maxsim::residual::ResidualSource;
+use maxsim::streaming::{ScoredDocuments, Source, StreamOptions, StreamScored};
+use maxsim::{Device, Devices, Error, Ranked, Ranking, ScoreOptions, Tokens, TopK};
 use rayon::prelude::*;
 
 use crate::documents::Documents;
 use crate::input::{Items, TokenFile};
 use crate::rank::explain::BadScore;
-use crate::rank::sides::{Part, Sides};
+use crate::rank::sides::{self, Call};
+use crate::rank::sources::Found;
 use crate::rank::winners::Winners;
 use crate::rank::{pairs, search};
 use crate::selection::Selected;
@@ -25,21 +28,15 @@ const CHUNK_BYTES: u64 = 512 << 20;
 /// run is seen by its calls.
 const CPU_CHUNK_BYTES: u64 = 16 << 20;
 
-/// Multiply-adds of queries and one document, per call on the CPU: some hundredths of a second.
-const GROUP_WORK: u64 = 1 << 31;
-
-/// Fewest query tokens of a call for that.
-const GROUP_TOKENS: u64 = 256;
-
 /// Share of a device's free memory that a call may take: other processes may use it too, and
 /// the engines need room of their own.
 const FREE_SHARE: u64 = 4;
 
-/// Device memory per document for its place in the work list.
-pub(super) const DOCUMENT_BYTES: u64 = 16;
+/// Buffers that a search has on a device at once, and one for scores and what else is there.
+const N_BUFFERS: u64 = 4;
 
-/// Largest number of pairs per call.
-pub(super) const MAX_PAIRS: u64 = maxsim::layout::MAX_COUNT as u64 - 1;
+/// Buffers that are not made smaller where a device's memory is too little.
+const BUFFER_BYTES_MIN: u64 = 1 << 20;
 
 /// Inputs and options of a ranking.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +60,7 @@ pub struct Request<'a> {
     pub allow_infinite: bool,
     /// Documents to keep per query.
     pub top_k: usize,
-    /// Device memory for the documents of one call and their scores, in bytes; `None`: by the
+    /// Memory for the documents of one call, in bytes, of which a GPU has three; `None`: by the
     /// device's free memory. A document that needs more is uploaded alone.
     pub chunk_bytes: Option<u64>,
     /// Advanced by the number of pairs of a query and a document that are done, or by what its
@@ -103,10 +100,11 @@ impl Calls {
         }
         self.n_chunks += more.n_chunks;
     }
+}
 
-    /// Adds a call.
-    pub(super) fn count(&mut self, kernel: &'static str) {
-        self.add(Calls { kernels: vec![kernel], n_chunks: 1 });
+impl From<StreamScored> for Calls {
+    fn from(done: StreamScored) -> Calls {
+        Calls { kernels: done.kernels, n_chunks: done.n_chunks }
     }
 }
 
@@ -119,25 +117,73 @@ pub struct Search {
     pub n_rescored: u64,
 }
 
+impl Request<'_> {
+    /// Options of a call over documents that pass by, which moves the bar.
+    pub(super) fn stream_options(&self) -> Result<StreamOptions> {
+        let (progress, before) = (self.progress.clone(), self.progress.position());
+        Ok(StreamOptions::default()
+            .score(self.options.clone())
+            .buffer_bytes(self.buffer_bytes()?)
+            .progress(move |done| progress.set_position(before + done.pairs)))
+    }
+
+    fn buffer_bytes(&self) -> Result<u64> {
+        Ok(match (self.chunk_bytes, self.device.memory()?) {
+            (Some(bytes), _) => bytes,
+            (None, Some(memory)) => CHUNK_BYTES.min(memory.free_bytes / FREE_SHARE) / N_BUFFERS,
+            (None, None) => CPU_CHUNK_BYTES,
+        })
+    }
+
+    /// Runs a ranking, and again with smaller buffers where a device's memory is too little:
+    /// another process may hold it.
+    pub(super) fn with_less_memory<R>(
+        &self,
+        mut run: impl FnMut(&Request<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let mut buffer_bytes = self.buffer_bytes()?;
+        loop {
+            match run(&Request { chunk_bytes: Some(buffer_bytes), ..*self }) {
+                Err(error) if is_out_of_memory(&error) && buffer_bytes > BUFFER_BYTES_MIN => {
+                    buffer_bytes /= 2;
+                    self.progress.reset();
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+fn is_out_of_memory(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::DeviceMemory { .. }))
+}
+
 /// Ranks, with the formats that the files have. Elements of documents and scores that are not
 /// finite are errors; those of queries are the caller's to check.
 ///
 /// Queries of elements are compressed where documents are: in INT8 and FP8 alike, for INT8 affine
-/// documents to INT8 where they are f32. Residual-compressed documents are decoded a chunk at a
-/// time.
+/// documents to INT8 where they are f32.
 pub fn rank(request: &Request<'_>) -> Result<Outcome> {
-    if request.devices.is_some() || request.device.ordinal().is_some() {
-        if let Some(outcome) = search::rank(request)? {
-            return Ok(outcome);
+    request.with_less_memory(|request| {
+        let is_gpu = request.device.ordinal().is_some();
+        if request.devices.is_some() || is_gpu {
+            if let Some(outcome) = search::rank(request)? {
+                return Ok(outcome);
+            }
+            request.progress.reset();
         }
-        request.progress.reset();
-    }
+        by_scores(request)
+    })
+}
+
+/// Ranks by all scores, each of which is looked at.
+fn by_scores(request: &Request<'_>) -> Result<Outcome> {
     let n_queries = request.queries.n_items();
     let mut best = vec![TopK::new(request.top_k); n_queries];
     let has_tokens = |id| request.documents.layout().has_tokens(id);
     let calls = match request.selected {
         Selected::Each(pairs) => pairs::score(request, pairs, |pairs, scores| {
-            for (&[document, query], &score) in pairs.iter().zip(scores.values()) {
+            for (&[query, document], &score) in pairs.iter().zip(scores.values()) {
                 let has_tokens = has_tokens(document as usize);
                 best[query as usize].push(Ranked { id: document, score, has_tokens });
             }
@@ -160,120 +206,38 @@ pub fn scores(
     queries: Range<usize>,
     mut take: impl FnMut(&Items<'_>, &[f32]) -> Result<()>,
 ) -> Result<Calls> {
-    let sides = Sides::new(request, queries)?;
-    let Request { device, documents, options, .. } = *request;
-    let layout = documents.layout();
-    let row_bytes = layout.dim() * sides.format.size_bytes();
-    let n_queries = sides.queries.layout().n_items();
-    let queries = match device.memory()? {
-        Some(_) => vec![Part::Handle(device.upload_any(&sides.queries)?)],
-        None => groups(sides.queries.layout(), layout)
-            .into_iter()
-            .map(|group| Ok(Part::Tokens(sides.queries.items(group)?)))
-            .collect::<Result<Vec<_>>>()?,
-    };
-    let all = request.selected.shared(documents.n_items())?;
-    let mut calls = Calls::default();
-    let mut chunk_bytes = first_chunk_bytes(request.chunk_bytes, device)?;
-    let mut start = 0;
-    while start < all.len() {
-        let (items, bytes) = chunk(layout, row_bytes, n_queries, &all, start, chunk_bytes);
-        let pairing = Pairing::cross();
-        let scored = sides.read(&items).and_then(|part| {
-            let mut scores = Vec::new();
-            for queries in &queries {
-                let more = device.score_any(queries, &part, &pairing, options)?.into_values();
-                request.progress.inc(more.len() as u64);
-                match scores.is_empty() {
-                    true => scores = more,
-                    false => scores.extend(more),
-                }
-            }
-            Ok((device.plan_any(&queries[0], &part, &pairing, options)?.name(), scores))
-        });
-        let (kernel, scores) = match scored {
-            // Another process may hold the device's memory: smaller chunks then.
-            Err(error) if items.len() > 1 && is_out_of_memory(&error) => {
-                chunk_bytes = bytes / 2;
-                continue;
-            }
-            scored => scored?,
-        };
-        take(&items, &scores)?;
-        calls.count(kernel);
-        start += items.len();
-    }
-    Ok(calls)
+    let items = request.selected.shared(request.documents.n_items())?;
+    let take =
+        |found: ScoredDocuments<'_>| take(&items.part(found.documents.clone()), found.scores);
+    let call = AllScores { device: request.device, options: &request.stream_options()?, take };
+    Ok(sides::run(request, queries, &Found::default(), call)?.into())
 }
 
-/// The queries of one call on the CPU: all of them, unless documents are so long that a call of one
-/// document would show no progress. At least the query tokens that the CPU scores a
-/// document against at a time.
-fn groups(queries: &TokenLayout, documents: &TokenLayout) -> Vec<Range<usize>> {
-    let token_work = (documents.max_len() as u64).saturating_mul(documents.dim() as u64);
-    let most = (GROUP_WORK / token_work.max(1)).max(GROUP_TOKENS);
-    let (mut groups, mut first, mut tokens) = (Vec::new(), 0, 0);
-    for query in 0..queries.n_items() {
-        tokens += queries.item_len(query) as u64;
-        if tokens >= most {
-            groups.push(first..query + 1);
-            (first, tokens) = (query + 1, 0);
-        }
-    }
-    // Make a call without queries, too: it names the kernel that would have run.
-    if first < queries.n_items() || groups.is_empty() {
-        groups.push(first..queries.n_items());
-    }
-    groups
+/// All scores of the selected documents.
+struct AllScores<'a, F> {
+    device: &'a Device,
+    options: &'a StreamOptions,
+    take: F,
 }
 
-pub(super) fn is_out_of_memory(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(Error::DeviceMemory { .. }))
-}
+impl<F: FnMut(ScoredDocuments<'_>) -> Result<()>> Call for AllScores<'_, F> {
+    type Output = StreamScored;
 
-/// Device memory for the documents of a call: the number asked for, or a share of the free memory.
-pub(crate) fn first_chunk_bytes(wanted: Option<u64>, device: &Device) -> Result<u64> {
-    Ok(match (wanted, device.memory()?) {
-        (Some(bytes), _) => bytes,
-        (None, Some(memory)) => CHUNK_BYTES.min(memory.free_bytes / FREE_SHARE),
-        (None, None) => CPU_CHUNK_BYTES,
-    })
-}
-
-/// The documents of the next call: as many of `all` from place `start` on as `chunk_bytes` hold, at
-/// least one; and how much device memory they need, in bytes.
-fn chunk<'a>(
-    layout: &TokenLayout,
-    row_bytes: usize,
-    n_queries: usize,
-    all: &Items<'a>,
-    start: usize,
-    chunk_bytes: u64,
-) -> (Items<'a>, u64) {
-    // Devices pad rows to 16 bytes.
-    let row_bytes = row_bytes.next_multiple_of(16) as u64;
-    let score_bytes = size_of::<f32>() as u64 * n_queries as u64;
-    let (mut bytes, mut copied_rows) = (0u64, 0u64);
-    let (mut first_row, mut end_row) = (u64::MAX, 0);
-    for place in start..all.len() {
-        let n_documents = (place - start) as u64 + 1;
-        let document = all.get(place);
-        let [row, len] = layout.segments()[document].map(u64::from);
-        copied_rows += len;
-        if len > 0 {
-            (first_row, end_row) = (first_row.min(row), end_row.max(row + len));
-        }
-        // Rows between documents (padding) travel with them, unless they are copied one by one.
-        let follow_each_other = document - all.get(start) == place - start;
-        let rows = if follow_each_other { end_row.saturating_sub(first_row) } else { copied_rows };
-        let with_document = rows * row_bytes + n_documents * (score_bytes + DOCUMENT_BYTES);
-        let fits = with_document <= chunk_bytes && n_documents * n_queries as u64 <= MAX_PAIRS;
-        if place > start && !fits {
-            return (all.part(start..place), bytes);
-        }
-        bytes = with_document;
+    fn of_rows<Q: ScorableWith<D>, D: Format>(
+        self,
+        queries: &Tokens<'_, Q>,
+        documents: &dyn Source<D>,
+    ) -> Result<StreamScored> {
+        self.device.score_stream(queries, &documents, self.options, self.take)
     }
-    (all.part(start..all.len()), bytes)
+
+    fn of_residuals<T: Element>(
+        self,
+        queries: &Tokens<'_, T>,
+        documents: &dyn ResidualSource,
+    ) -> Result<StreamScored> {
+        self.device.score_residual_stream(queries, &documents, self.options, self.take)
+    }
 }
 
 /// Adds the scores `[n_queries, n_documents of the chunk]` to the running top-k.

@@ -1,8 +1,10 @@
 //! Finds which tokens of the listed documents the queries' tokens have matched: these documents
 //! alone are scored once more, with winners.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail};
-use maxsim::Ranking;
+use maxsim::{Ranking, Scores};
 
 use crate::rank::pairs;
 use crate::rank::stream::{Calls, Request};
@@ -36,29 +38,30 @@ pub(super) fn find(
     let options = request.options.clone().winners(true).kernel(None);
     let request = Request { options: &options, ..*request };
     let (mut all, mut places) = (Vec::with_capacity(rankings.len()), Vec::new());
-    for (query, ranking) in rankings.iter().enumerate() {
+    let mut pairs: Vec<[u32; 2]> = Vec::new();
+    for (query, ranking) in (0u32..).zip(rankings) {
         let listed = &ranking.ranked[..n_listed.min(ranking.ranked.len())];
-        let last = request.queries.layout().item_len(query).checked_sub(1);
-        let query_len = last.map_or(0, |last| request.queries.stored_token(query, last) + 1);
+        let last = request.queries.layout().item_len(query as usize).checked_sub(1);
+        let stored = |last| request.queries.stored_token(query as usize, last) + 1;
+        let query_len = last.map_or(0, stored);
         let tokens = vec![-1; listed.len() * query_len];
         all.push(Winners { query_len, tokens });
         let with_tokens = (0usize..).zip(listed).filter(|(_, ranked)| ranked.has_tokens);
-        // A layout has fewer than 2³¹ items.
-        places.extend(with_tokens.map(|(place, ranked)| (ranked.id, query as u32, place)));
+        let of_query: BTreeMap<u32, usize> =
+            with_tokens.map(|(place, ranked)| (ranked.id, place)).collect();
+        pairs.extend(of_query.keys().map(|&document| [document, query]));
+        places.push(of_query);
     }
-    places.sort_unstable();
-    let pairs: Vec<[u32; 2]> = places.iter().map(|&(id, query, _)| [id, query]).collect();
     request.progress.reset();
     request.progress.set_length(pairs.len() as u64);
     request.progress.set_message("pairs to match");
-    let mut rest = places.into_iter();
-    let calls = pairs::score(&request, &pairs, |_, scores| {
+    let mut take = |pairs: &[[u32; 2]], scores: &Scores| {
         let (Some(winners), Some(offsets)) = (scores.winners(), scores.token_offsets()) else {
             bail!("the device found no winners");
         };
-        for p in 0..scores.values().len() {
-            let Some((document, query, place)) = rest.next() else { break };
-            let (document, query) = (document as usize, query as usize);
+        for (p, pair) in pairs.iter().enumerate() {
+            let [query, document] = pair.map(|id| id as usize);
+            let Some(&place) = places[query].get(&pair[1]) else { continue };
             let Winners { query_len, tokens } = &mut all[query];
             for (token, &winner) in winners[offsets.range(p)].iter().enumerate() {
                 if let Ok(winner) = usize::try_from(winner) {
@@ -69,6 +72,7 @@ pub(super) fn find(
             }
         }
         Ok(())
-    })?;
+    };
+    let calls = request.with_less_memory(|request| pairs::score(request, &pairs, &mut take))?;
     Ok((all, calls))
 }

@@ -26,12 +26,10 @@
 //! Nothing is guessed: a file without one of these is refused. Other tensors and keys are ignored.
 
 mod array;
-mod decode;
 mod file;
 mod folder;
 mod pt;
 
-pub use decode::{decode, of_items};
 pub(crate) use file::write_into;
 pub use file::{ResidualFile, write};
 pub use folder::{IndexFormat, read_index};

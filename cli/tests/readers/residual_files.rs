@@ -9,9 +9,9 @@ use maxsim::residual::{
     BitOrder, Centroids, EncodeOptions, ResidualCodec, ResidualTokens, TrainOptions,
 };
 use maxsim::{TokenLayout, Tokens};
-use maxsim_cli::input::{Items, Reading, TokenFile};
+use maxsim_cli::input::{Reading, TokenFile};
 use maxsim_cli::quantize::compress;
-use maxsim_cli::residual::{ResidualFile, decode, write};
+use maxsim_cli::residual::{ResidualFile, write};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -197,35 +197,6 @@ fn padded_codes_and_codes_of_i64_and_data_off_their_boundaries_are_read() {
         let layout = TokenLayout::padded(2, 3, 3).unwrap().with_lengths(&[3i64, 1]).unwrap();
         assert_eq!((read.layout(), read.codes()), (&layout, whole.codes()));
     });
-}
-
-#[test]
-fn a_range_of_items_decodes_as_in_the_whole() {
-    let layouts = [
-        TokenLayout::packed(12, 3, &[0i64, 2, 2, 7, 12]).unwrap(),
-        TokenLayout::packed(12, 3, &[1i64, 2, 6, 9, 9]).unwrap(),
-        TokenLayout::padded(4, 3, 3).unwrap().with_lengths(&[2i64, 0, 3, 1]).unwrap(),
-        TokenLayout::scattered(12, 3, &[7i64, 0, 3, 2], &[5i64, 2, 4, 0]).unwrap(),
-    ];
-    for layout in layouts {
-        for order in BitOrder::ALL {
-            let tokens = tokens(codec(2, 3, ElementType::F32, false), order, layout.clone());
-            let whole = tokens.decode::<f32>().unwrap();
-            let ranges = [0..4, 0..1, 1..3, 2..4, 1..2, 4..4].map(Items::Range);
-            let lists = [&[0, 2][..], &[1, 3], &[0, 1, 3], &[0, 2, 3]].map(Items::of);
-            for items in ranges.into_iter().chain(lists) {
-                let part = decode::<f32>(&tokens, &items).unwrap();
-                assert_eq!(part.layout().n_items(), items.len());
-                for (i, item) in items.iter().enumerate() {
-                    let rows = |of: &Tokens<'_, f32>, item: usize| {
-                        let rows = of.layout().item_rows(item);
-                        of.data()[rows.start * 3..rows.end * 3].to_vec()
-                    };
-                    assert_eq!(rows(&part, i), rows(&whole, item));
-                }
-            }
-        }
-    }
 }
 
 #[test]

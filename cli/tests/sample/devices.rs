@@ -4,12 +4,27 @@ use crate::files::packed;
 use crate::tool::{Folder, json, rank, run, sample};
 use maxsim::{Device, Devices};
 
+/// Folder with the sample as INT8 and PLAID files, and ids of some documents.
+fn folder() -> Folder {
+    let folder = Folder::empty();
+    let documents = sample("documents.safetensors");
+    for (format, more) in [("int8", &[][..]), ("plaid", &["--centroids", "64"])] {
+        let (input, output) = (documents.to_str().unwrap(), folder.text(format) + ".safetensors");
+        let args = ["quantize", "--format", format, "--input", input, "--output", &output];
+        run([&args[..], more].concat()).ok();
+    }
+    folder.write("ids.txt", "3\n17\n18\n150\n");
+    folder
+}
+
 #[test]
 fn all_gpus_rank_as_one() {
     let (queries, documents) = (sample("queries.safetensors"), sample("documents.safetensors"));
     let options = ["--format", "json", "--device"];
-    let run = |device| rank(&queries, &documents, &[&options[..], &[device]].concat());
-    let all = run("cuda:all");
+    let run = |documents, device, more: &[&str]| {
+        rank(&queries, documents, &[&options[..], &[device], more].concat())
+    };
+    let all = run(&documents, "cuda:all", &[]);
     if let Err(error) = Device::cuda(0) {
         let required = std::env::var("MAXSIM_REQUIRE_GPU").is_ok_and(|v| v == "1");
         assert!(!required, "MAXSIM_REQUIRE_GPU=1, but {error}");
@@ -22,25 +37,66 @@ fn all_gpus_rank_as_one() {
     for device in Devices::all().devices() {
         assert!(all.stderr.contains(&device.to_string()), "{}", all.stderr);
     }
-    assert_eq!(json(&all.ok()), json(&run("cuda:0").ok()));
+    assert_eq!(json(&all.ok()), json(&run(&documents, "cuda:0", &[]).ok()));
+    let folder = folder();
+    let [int8, plaid] = ["int8", "plaid"].map(|name| folder.path(&format!("{name}.safetensors")));
+    let ids = &folder.text("ids.txt");
+    let small = ["--chunk-bytes", "100000"];
+    for documents in [&documents, &int8, &plaid] {
+        for more in [&[][..], &["--exclude", ids], &["--include", ids], &["--allow-infinite"]] {
+            let more = [&small[..], more].concat();
+            let [all, one] = ["cuda:all", "cuda:0"].map(|device| run(documents, device, &more));
+            assert_eq!(json(&all.ok()), json(&one.ok()), "{documents:?} {more:?}");
+        }
+    }
+}
+
+/// What a GPU selects is what its scores rank, and so is what is too long to be selected.
+#[test]
+fn a_gpu_ranks_every_format_and_part() {
+    if let Err(error) = Device::cuda(0) {
+        let required = std::env::var("MAXSIM_REQUIRE_GPU").is_ok_and(|v| v == "1");
+        assert!(!required, "MAXSIM_REQUIRE_GPU=1, but {error}");
+        eprintln!("SKIPPED (no CUDA device): rankings of every format");
+        return;
+    }
+    let (queries, documents) = (sample("queries.safetensors"), sample("documents.safetensors"));
+    let folder = folder();
+    let [int8, plaid] = ["int8", "plaid"].map(|name| folder.path(&format!("{name}.safetensors")));
+    let ids = &folder.text("ids.txt");
+    for documents in [&documents, &int8, &plaid] {
+        for more in [&[][..], &["--exclude", ids], &["--include", ids], &["--scores"]] {
+            let run = |device| {
+                let options = ["--format", "json", "--device", device, "--chunk-bytes", "100000"];
+                json(&rank(&queries, documents, &[&options[..], more].concat()).ok())
+            };
+            let (found, expected) = (run("cuda:0"), run("cpu"));
+            let pairs = found["queries"].as_array().unwrap().iter();
+            for (found, expected) in pairs.zip(expected["queries"].as_array().unwrap()) {
+                let scores = |of: &serde_json::Value| of["scores"].as_array().unwrap().clone();
+                let (a, b) = (scores(found), scores(expected));
+                assert_eq!(a.len(), b.len());
+                for (a, b) in a.iter().zip(&b) {
+                    let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
+                    assert!((a - b).abs() <= 2e-3 * (1.0 + b.abs()), "{documents:?} {more:?}");
+                }
+            }
+        }
+    }
 }
 
 #[test]
 fn what_one_gpu_ranks_is_refused() {
-    let folder = Folder::empty();
+    let folder = folder();
     let (queries, documents) = (sample("queries.safetensors"), sample("documents.safetensors"));
-    let [input, int8] = [documents.to_str().unwrap(), &folder.text("int8.safetensors")];
-    run(["quantize", "--format", "int8", "--input", input, "--output", int8]).ok();
-    folder.write("ids.txt", "3\n");
+    folder.write("run.jsonl", "{\"id\": 0, \"documents\": [3, 7]}\n");
     folder.write("q.safetensors", packed(&[1.0], 1, &[0, 1]));
     folder.write("d.safetensors", packed(&[1.0; 5000], 1, &Vec::from_iter(0..=5000)));
-    let list = &folder.text("ids.txt");
+    let [int8, list] = ["int8.safetensors", "run.jsonl"].map(|name| folder.text(name));
     let [query, many] = ["q.safetensors", "d.safetensors"].map(|name| folder.path(name));
     for (files, more, expected) in [
-        ([&queries, &documents], &["--exclude", list][..], "candidates and parts of the documents"),
-        ([&queries, &documents], &["--screen", int8], "--screen is searched by one GPU"),
-        ([&queries, &documents], &["--allow-infinite"], "--allow-infinite is for one GPU"),
-        ([&queries, &int8.into()], &[], "compressed documents are ranked by one GPU"),
+        ([&queries, &documents], &["--candidates", &list][..], "candidates are ranked by one GPU"),
+        ([&queries, &documents], &["--screen", &int8], "--screen is searched by one GPU"),
         ([&query, &many], &["--scores"], "more than 4096 documents of a query"),
     ] {
         let more = [&["--device", "cuda:all"], more].concat();

@@ -145,25 +145,42 @@ impl Contents {
         rows: Range<usize>,
         layout: TokenLayout,
     ) -> Result<Tokens<'a, F>> {
-        self.check_format(F::FORMAT)?;
+        let scales = self.scales_of_rows(bytes, &rows)?;
+        let codes = self.codes_alone::<F>(bytes, &rows)?;
+        Ok(Tokens::from_codes(codes, scales, layout)?)
+    }
+
+    /// The scales of a range of the layout's rows.
+    pub(super) fn scales_of_rows<'a>(
+        &self,
+        bytes: &'a [u8],
+        rows: &Range<usize>,
+    ) -> Result<Scales<'a>> {
         let place = self.scales.as_ref().context("the codes have no scales")?;
-        let f16s = |of: &Range<usize>| self.gather::<f16>(part(bytes, of)?, &rows, 2);
-        let scales = match (place.storage, &place.mins) {
+        let f16s = |of: &Range<usize>| self.gather::<f16>(part(bytes, of)?, rows, 2);
+        Ok(match (place.storage, &place.mins) {
             (ScaleType::F16, None) => Scales::F16(f16s(&place.scales)?),
             (ScaleType::F16, Some(mins)) => {
                 Scales::Affine { scales: f16s(&place.scales)?, mins: f16s(mins)? }
             }
             (ScaleType::F32, _) => {
-                Scales::F32(self.gather::<f32>(part(bytes, &place.scales)?, &rows, 4)?)
+                Scales::F32(self.gather::<f32>(part(bytes, &place.scales)?, rows, 4)?)
             }
             (ScaleType::Tensor, _) => {
                 let scale = part(bytes, &place.scales)?.first_chunk().context(OTHER_BYTES)?;
                 Scales::Tensor(f32::from_le_bytes(*scale))
             }
-        };
-        let codes = part(bytes, &self.data)?;
-        let codes = self.gather::<F::Stored>(codes, &rows, self.layout.dim())?;
-        Ok(Tokens::from_codes(codes, scales, layout)?)
+        })
+    }
+
+    /// The codes of a range of the layout's rows, `[n, dim]`.
+    pub(super) fn codes_alone<'a, F: Quantized>(
+        &self,
+        bytes: &'a [u8],
+        rows: &Range<usize>,
+    ) -> Result<Cow<'a, [F::Stored]>> {
+        self.check_format(F::FORMAT)?;
+        self.gather::<F::Stored>(part(bytes, &self.data)?, rows, self.layout.dim())
     }
 
     /// A range of the layout's rows of `bytes`, the file that this was parsed from: `[n, dim]`.
@@ -224,10 +241,11 @@ fn part<'a>(bytes: &'a [u8], range: &Range<usize>) -> Result<&'a [u8]> {
     bytes.get(range.clone()).context(OTHER_BYTES)
 }
 
-/// Refuses the code -128, which no element is compressed to; `stored_row` maps a row to the file's
-/// row.
+/// Refuses the code -128, which no element is compressed to, in rows of items. The codes are those
+/// of a layout's rows from `first_row` on; `stored_row` maps a row of it to the file's row.
 pub(super) fn check_int8(
     codes: &[u8],
+    first_row: usize,
     layout: &TokenLayout,
     stored_row: impl Fn(usize) -> usize,
 ) -> Result<()> {
@@ -236,9 +254,11 @@ pub(super) fn check_int8(
         return Ok(());
     }
     // Rows of no item may hold anything.
-    let mut rows = (0..layout.n_items()).flat_map(|item| layout.item_rows(item));
     let dim = layout.dim();
-    let wrong = rows.find(|row| codes[row * dim..][..dim].contains(&WRONG));
+    let end = first_row + codes.len() / dim;
+    let rows = (0..layout.n_items()).map(|item| layout.item_rows(item));
+    let mut rows = rows.flat_map(|rows| rows.start.max(first_row)..rows.end.min(end));
+    let wrong = rows.find(|row| codes[(row - first_row) * dim..][..dim].contains(&WRONG));
     match wrong {
         Some(row) => {
             bail!("row {} has the code -128; int8 codes go from -127 to 127", stored_row(row))

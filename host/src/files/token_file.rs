@@ -26,6 +26,7 @@ use crate::tokens::dispatch::with_format;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Quantized, TokenFormat};
 use crate::tokens::layout::TokenLayout;
+use crate::tokens::scales::Scales;
 
 /// An open file of token embeddings: elements, or codes with scales.
 ///
@@ -76,6 +77,7 @@ use crate::tokens::layout::TokenLayout;
 /// let file = TokenFile::from_bytes(bytes, FileFormat::Safetensors, &options)?;
 /// assert_eq!((file.layout().rows(), file.stored_row(0), file.size_bytes()), (1, 1, size));
 /// assert_eq!(file.codes::<Int8>(0..1)?.dequantize()?.data(), [1.0]);
+/// assert_eq!((&file.code_rows::<Int8>(0..1)?[..], file.scales()?.scale(0)), (&[2][..], 0.5));
 /// assert_eq!(file.stored_token(0, 0), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -366,7 +368,7 @@ impl TokenFile {
             let codes = self.contents.codes_of_rows::<F>(self.matrix(), rows, layout)?;
             if F::FORMAT == TokenFormat::Int8 {
                 let stored_row = |row| self.stored_row(first + row);
-                check_int8(bytemuck::cast_slice(codes.data()), codes.layout(), stored_row)?;
+                check_int8(bytemuck::cast_slice(codes.data()), 0, codes.layout(), stored_row)?;
             }
             Ok(codes)
         };
@@ -379,6 +381,34 @@ impl TokenFile {
     /// Where the file has another format or fewer rows; where memory is lacking.
     pub fn elements<T: Element>(&self, rows: Range<usize>) -> Result<Cow<'_, [T]>, FileError> {
         self.contents.elements(self.matrix(), rows)
+    }
+
+    /// Reads the codes of a range of the layout's rows `[n, dim]`, of any items.
+    ///
+    /// # Errors
+    /// Those of [`TokenFile::codes`].
+    pub fn code_rows<F: Quantized>(
+        &self,
+        rows: Range<usize>,
+    ) -> Result<Cow<'_, [F::Stored]>, FileError> {
+        let read = || -> Result<Cow<'_, [F::Stored]>> {
+            let codes = self.contents.codes_alone::<F>(self.matrix(), &rows)?;
+            if F::FORMAT == TokenFormat::Int8 {
+                let bytes = bytemuck::cast_slice(&codes);
+                check_int8(bytes, rows.start, self.layout(), |row| self.stored_row(row))?;
+            }
+            Ok(codes)
+        };
+        self.with_path(read())
+    }
+
+    /// The scales of codes, of all rows of the layout.
+    ///
+    /// # Errors
+    /// Where the file has none; where memory is lacking.
+    pub fn scales(&self) -> Result<Scales<'_>, FileError> {
+        let rows = 0..self.layout().rows();
+        self.with_path(self.contents.scales_of_rows(self.matrix(), &rows))
     }
 
     /// Replaces the elements `[rows, dim]` of the layout's rows by others in memory, such as

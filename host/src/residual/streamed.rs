@@ -17,6 +17,7 @@ use crate::runtime::pool::Parallel;
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::streamed::check_mask;
 use crate::tokens::streamed::staged::Staged;
+use crate::tokens::streamed::subset::Subset;
 
 /// Rows that a thread arranges at a time.
 const ROWS_AT_ONCE: usize = 256;
@@ -80,6 +81,87 @@ impl ResidualSource for ResidualTokens<'_> {
         codes.copy_from_slice(&self.codes()[rows.clone()]);
         residuals.copy_from_slice(&self.residuals()[rows.start * row_bytes..rows.end * row_bytes]);
         Ok(())
+    }
+}
+
+impl<S: ResidualSource + ?Sized> ResidualSource for &S {
+    fn codec(&self) -> &Arc<ResidualCodec<'_>> {
+        (**self).codec()
+    }
+
+    fn order(&self) -> BitOrder {
+        (**self).order()
+    }
+
+    fn layout(&self) -> &TokenLayout {
+        (**self).layout()
+    }
+
+    fn mask(&self) -> Option<&[u8]> {
+        (**self).mask()
+    }
+
+    fn is_arranged(&self) -> bool {
+        (**self).is_arranged()
+    }
+
+    fn fill(&self, rows: Range<usize>, codes: &mut [i32], residuals: &mut [u8]) -> io::Result<()> {
+        (**self).fill(rows, codes, residuals)
+    }
+}
+
+impl<'a, S: ResidualSource + ?Sized> Subset<'a, S> {
+    /// As [`Subset::new`], of residual-compressed items.
+    ///
+    /// ```
+    /// use maxsim::residual::{ResidualSource, ResidualTokens};
+    /// use maxsim::streaming::{StreamOptions, Subset};
+    /// use maxsim::{Device, Result, Tokens};
+    ///
+    /// /// The best of some documents.
+    /// fn best(query: &Tokens<'_, f32>, corpus: &ResidualTokens<'_>, ids: &[u32]) -> Result<u32> {
+    ///     let (some, options) = (Subset::of_residuals(corpus, ids)?, StreamOptions::default());
+    ///     let found = Device::cpu().search_residual_stream(query, &some, 1, &options)?;
+    ///     Ok(ids[found.rankings[0].ranked[0].id as usize])
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Subset::new`].
+    pub fn of_residuals(source: &'a S, ids: &[u32]) -> Result<Subset<'a, S>> {
+        let all = StreamedResiduals::new(&source)?;
+        Subset::of_rows(source, Staged::layout(&all), all.mask, ids)
+    }
+}
+
+impl<S: ResidualSource + ?Sized> ResidualSource for Subset<'_, S> {
+    fn codec(&self) -> &Arc<ResidualCodec<'_>> {
+        self.source().codec()
+    }
+
+    fn order(&self) -> BitOrder {
+        self.source().order()
+    }
+
+    fn layout(&self) -> &TokenLayout {
+        self.own_layout()
+    }
+
+    fn mask(&self) -> Option<&[u8]> {
+        self.own_mask()
+    }
+
+    fn is_arranged(&self) -> bool {
+        self.source().is_arranged()
+    }
+
+    fn fill(&self, rows: Range<usize>, codes: &mut [i32], residuals: &mut [u8]) -> io::Result<()> {
+        let row_bytes = residuals.len() / codes.len().max(1);
+        let fill = |(rows, place): (Range<usize>, Range<usize>)| {
+            let bytes = place.start * row_bytes..place.end * row_bytes;
+            self.source().fill(rows, &mut codes[place], &mut residuals[bytes])
+        };
+        self.parts(rows).try_for_each(fill)
     }
 }
 
@@ -196,8 +278,9 @@ impl<'a> StreamedResiduals<'a> {
     pub(crate) fn part(&self, items: Range<usize>) -> Result<ResidualTokens<'_>> {
         if self.source.is_arranged() {
             return Err(Error::Unsupported {
-                what: "arranged residual documents on the CPU".into(),
-                why: "they are for kernels of GPUs; give the tokens that they were made of".into(),
+                what: "arranged residual documents, but in a search on a GPU".into(),
+                why: "they are for its kernels alone; give the tokens that they were made of"
+                    .into(),
             });
         }
         let (rows, layout) = self.source.layout().items(items)?;

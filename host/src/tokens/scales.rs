@@ -7,6 +7,7 @@ use half::f16;
 
 use super::format::TokenFormat;
 use super::layout::{TokenLayout, check_len};
+use super::streamed::runs::RowRuns;
 use crate::error::{Error, Result};
 use crate::runtime::alloc::copy_of;
 
@@ -136,6 +137,22 @@ impl Scales<'_> {
             Scales::Affine { scales, mins } => {
                 Scales::Affine { scales: copy_of(scales)?.into(), mins: copy_of(mins)?.into() }
             }
+        })
+    }
+
+    /// A copy of the scales of some rows.
+    ///
+    /// # Panics
+    /// When there are no such rows.
+    pub(crate) fn gathered(&self, rows: &RowRuns) -> Result<Scales<'static>> {
+        Ok(match self {
+            Scales::F16(scales) => Scales::F16(rows.gathered(scales)?.into()),
+            Scales::F32(scales) => Scales::F32(rows.gathered(scales)?.into()),
+            Scales::Tensor(scale) => Scales::Tensor(*scale),
+            Scales::Affine { scales, mins } => Scales::Affine {
+                scales: rows.gathered(scales)?.into(),
+                mins: rows.gathered(mins)?.into(),
+            },
         })
     }
 

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use half::f16;
 use maxsim::format::{Element, with_element};
 use maxsim::residual::{BitOrder, ResidualCodec, ResidualSource, ResidualTokens};
-use maxsim::streaming::StreamOptions;
-use maxsim::{Devices, Error, Pairing, Ranking, ScoreOptions, TokenLayout, Tokens};
+use maxsim::streaming::{StreamOptions, Subset};
+use maxsim::{
+    Device, Devices, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, Tokens, TopK,
+};
 use maxsim_tests::case::{Case, Pairs, elements, tokens};
 use maxsim_tests::gpu::text;
 use maxsim_tests::gradients::all_devices;
@@ -66,6 +68,7 @@ fn check_streamed<T: Element>(
             let devices = Devices::new(vec![device.clone(); 3]).map_err(text)?;
             let shared = devices.search_residual_stream(&queries, &documents, k, &options);
             check(&found.rankings, &shared.map_err(text)?.rankings).map_err(at)?;
+            check_scores(&device, &queries, &documents, &options).map_err(at)?;
             // Buckets that are arranged already: the same bits on a GPU, nothing on the CPU.
             match device.search_residual_stream(&queries, &arranged, k, &options) {
                 Ok(again) => check(&found.rankings, &again.rankings).map_err(at)?,
@@ -76,6 +79,56 @@ fn check_streamed<T: Element>(
         suite.count(&device.to_string());
     }
     Ok(())
+}
+
+/// All scores and those of pairs rank as a search does, and so do some of the documents; arranged
+/// ones have neither.
+fn check_scores<T: Element>(
+    device: &Device,
+    queries: &Tokens<'_, T>,
+    documents: &ResidualTokens<'_>,
+    options: &StreamOptions,
+) -> Result<(), String> {
+    let (layout, n_queries) = (documents.layout(), queries.layout().n_items());
+    let ids: Vec<u32> = (0..layout.n_items() as u32).filter(|id| id % 4 != 2).collect();
+    let empty = || vec![TopK::new(7); n_queries];
+    let (mut by_scores, mut by_pairs, mut some) = (empty(), empty(), empty());
+    let ranked = |id: u32, score| Ranked { id, score, has_tokens: layout.has_tokens(id as usize) };
+    let done = device.score_residual_stream(queries, documents, options, |found| {
+        for (query, scores) in found.scores.chunks_exact(found.documents.len()).enumerate() {
+            for (id, &score) in found.documents.clone().zip(scores) {
+                by_scores[query].push(ranked(id as u32, score));
+                if let Ok(place) = ids.binary_search(&(id as u32)) {
+                    let of_some = ranked(id as u32, score);
+                    some[query].push(Ranked { id: place as u32, ..of_some });
+                }
+            }
+        }
+        maxsim::Result::Ok(())
+    });
+    let _ = done.map_err(text)?;
+    let lists = vec![(0..layout.n_items() as u32).collect::<Vec<u32>>(); n_queries];
+    let done = device.score_residual_candidates(queries, documents, &lists, options, |found| {
+        for (&[query, id], &score) in found.pairs.iter().zip(found.scores.values()) {
+            by_pairs[query as usize].push(ranked(id, score));
+        }
+        maxsim::Result::Ok(())
+    });
+    let _ = done.map_err(text)?;
+    let search = |documents: &dyn ResidualSource| {
+        device.search_residual_stream(queries, &documents, 7, options).map_err(text)
+    };
+    let rankings = |best: Vec<TopK>| best.into_iter().map(TopK::into_ranking).collect::<Vec<_>>();
+    let compare = match device.ordinal() {
+        None => check,
+        Some(_) => check_close,
+    };
+    let whole = search(documents)?.rankings;
+    compare(&whole, &rankings(by_scores)).map_err(|why| format!("scores: {why}"))?;
+    compare(&whole, &rankings(by_pairs)).map_err(|why| format!("pairs: {why}"))?;
+    let subset = Subset::of_residuals(documents, &ids).map_err(text)?;
+    let found = search(&subset)?.rankings;
+    compare(&rankings(some), &found).map_err(|why| format!("some documents: {why}"))
 }
 
 #[test]

@@ -11,5 +11,6 @@ mod normalize;
 mod stream_k;
 mod streamed;
 mod streamed_errors;
+mod streamed_scores;
 mod top_k;
 mod top_k_calls;

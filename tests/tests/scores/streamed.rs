@@ -90,7 +90,7 @@ impl<D: Format> Source<D> for Locked<'_, D> {
 }
 
 /// Calls `run` with each source of the documents: memory, page-locked memory, a program, a file.
-fn from_every_source<D: Format>(
+pub fn from_every_source<D: Format>(
     device: &Device,
     documents: &Tokens<'_, D>,
     run: impl Fn(&str, &dyn Source<D>) -> Result<(), String>,

@@ -9,71 +9,33 @@ use std::ops::Range;
 
 use crate::files::bytes::{elements, reserved};
 use crate::files::contents::{OTHER_BYTES, bytes_of};
-use crate::files::error::{Context, FileError, Result, ensure};
+use crate::files::error::{Context, Result, ensure};
 use crate::tokens::layout::TokenLayout;
+use crate::tokens::streamed::runs::RowRuns;
 
 /// The valid rows of a stored matrix, in runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ValidRows {
-    /// First valid row of a run, counted without the others, and the stored row that it is. A
-    /// layout has fewer than 2³¹ rows.
-    runs: Vec<[u32; 2]>,
-    n_rows: usize,
+    /// The stored rows that the valid ones are, counted without the others.
+    runs: RowRuns,
     /// The first stored row of each item, valid or not.
     starts: Vec<u32>,
 }
 
 impl ValidRows {
-    /// Adds stored rows, which come after all that are there.
-    fn push(&mut self, rows: Range<usize>) -> Result<()> {
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let follows = self.runs.last().is_some_and(|&[first, stored]| {
-            stored as usize + (self.n_rows - first as usize) == rows.start
-        });
-        if !follows {
-            if self.runs.len() == self.runs.capacity() {
-                self.runs.try_reserve(self.runs.len().max(16)).map_err(FileError::of)?;
-            }
-            self.runs.push([self.n_rows as u32, rows.start as u32]);
-        }
-        self.n_rows += rows.len();
-        Ok(())
-    }
-
     /// First valid row of each run, and the stored row that it is.
     pub fn runs(&self) -> &[[u32; 2]] {
-        &self.runs
+        self.runs.runs()
     }
 
     /// Stored row that a valid row is.
     pub fn stored_row(&self, row: usize) -> usize {
-        let run = self.runs.partition_point(|&[first, _]| first as usize <= row);
-        match run.checked_sub(1).map(|run| self.runs[run]) {
-            Some([first, stored]) => stored as usize + (row - first as usize),
-            None => row,
-        }
+        self.runs.stored_row(row)
     }
 
     /// The first stored row of an item, valid or not.
     pub fn start(&self, item: usize) -> usize {
         self.starts[item] as usize
-    }
-
-    /// The stored runs that some valid rows are.
-    fn stored(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let run = self.runs.partition_point(|&[first, _]| first as usize <= rows.start);
-        let runs = run.saturating_sub(1)..self.runs.len();
-        let ends = self.runs.iter().skip(runs.start + 1).map(|&[first, _]| first as usize);
-        let parts = self.runs[runs].iter().zip(ends.chain([self.n_rows]));
-        parts
-            .map(move |(&[first, stored], end)| {
-                let (first, stored) = (first as usize, stored as usize);
-                let (start, end) = (rows.start.max(first), rows.end.min(end));
-                stored + start - first..stored + end.max(start) - first
-            })
-            .take_while(|part| !part.is_empty())
     }
 
     /// Elements of some valid rows of a matrix: borrowed where these follow each other.
@@ -83,7 +45,7 @@ impl ValidRows {
         rows: Range<usize>,
         row_bytes: usize,
     ) -> Result<Cow<'a, [T]>> {
-        let mut parts = self.stored(rows.clone()).peekable();
+        let mut parts = self.runs.stored(rows.clone()).peekable();
         let Some(first) = parts.next() else { return Ok(Cow::Borrowed(&[])) };
         let bytes =
             |rows: Range<usize>| matrix.get(bytes_of(&rows, row_bytes)).context(OTHER_BYTES);
@@ -114,13 +76,13 @@ pub(crate) fn masked(
         let mut start = rows.start;
         while start < rows.end {
             let end = (start..rows.end).find(|&row| !is_valid(row)).unwrap_or(rows.end);
-            valid.push(start..end)?;
+            valid.runs.push(start..end)?;
             start = (end..rows.end).find(|&row| is_valid(row)).unwrap_or(rows.end);
         }
-        offsets.push(valid.n_rows as i64);
+        offsets.push(valid.runs.n_rows() as i64);
     }
-    ensure!(valid.n_rows <= layout.rows(), "items overlap");
-    Ok((TokenLayout::packed(valid.n_rows, layout.dim(), &offsets)?, valid))
+    ensure!(valid.runs.n_rows() <= layout.rows(), "items overlap");
+    Ok((TokenLayout::packed(valid.runs.n_rows(), layout.dim(), &offsets)?, valid))
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl Device {
 }
 
 /// The candidates of all queries, each once, in rising order.
-fn wanted(candidates: &[Vec<u32>], n_items: usize) -> Result<Vec<u32>> {
+pub(super) fn wanted(candidates: &[Vec<u32>], n_items: usize) -> Result<Vec<u32>> {
     let mut wanted: Vec<u32> = Vec::new();
     for list in candidates {
         if let Some(index) = list.iter().position(|&id| id as usize >= n_items) {

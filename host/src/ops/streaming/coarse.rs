@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use rayon::iter::{IndexedParallelIterator, IntoParallelRefMutIterator, ParallelIterator};
 
 use super::candidates::{batches, gathered};
-use super::corpus::{Passed, score_on_cpu};
+use super::corpus::Passed;
 use super::options::{StreamOptions, StreamStage};
 use super::search_source::SearchSource;
 use super::{Passage, merged};
@@ -378,7 +378,7 @@ impl<'a, T: Element, Q: ScorableWith<D>, D: Format> CoarseSearch<'a, T, Q, D> {
             scores.extend_from_slice(found.values());
             self.passage.note(&[plan.name()], 1);
             let bytes = size_of_val(part.data()) as u64;
-            self.passage.count(places.len(), bytes)?;
+            self.passage.count(places.len(), places.len(), bytes)?;
         }
         Ok(scores)
     }
@@ -399,9 +399,9 @@ impl<T: Element, Q: ScorableWith<D>, D: Format> Scan<'_, '_, T, Q, D> {
         let mut memory = Vec::new();
         for chunk in chunks {
             let part = codes.part(chunk.items.clone(), &mut memory)?;
-            let (_, scores) = score_on_cpu(queries.codes, TokensRef::Host(&part), &score)?;
+            let scores = device.score_with(queries.codes, &part, &Pairing::cross(), &score)?;
             self.take(chunk, scores.values(), Some(&part))?;
-            passed(chunk)?;
+            passed(chunk, 0..queries.codes.layout().n_items())?;
         }
         let kernels = if chunks.is_empty() { vec![] } else { vec!["cpu"] };
         Ok(StreamFound { best: BestKeys::new(0, 0)?, kernels })

@@ -1,7 +1,9 @@
 //! Documents that pass by, as searches of either half take them.
 
+use std::ops::Range;
 use std::sync::Mutex;
 
+use super::on_host::Queries;
 use super::options::StreamOptions;
 use crate::cpu;
 use crate::cuda::{Kept, StreamCall, StreamFound, StreamedRows};
@@ -21,7 +23,7 @@ use crate::residual::streamed::StreamedResiduals;
 use crate::runtime::on::On;
 use crate::runtime::swap::{into_inner, lock};
 use crate::tokens::element::Element;
-use crate::tokens::format::{Format, Residual, ScorableWith, TokenFormat};
+use crate::tokens::format::{Format, ScorableWith, TokenFormat};
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::scaled_rows::may_be_long;
 use crate::tokens::streamed::staged::{Staged, StagedRows};
@@ -34,8 +36,13 @@ pub(super) const DEVICE_BUFFER_BYTES: u64 = 128 << 20;
 /// Bytes of a buffer on the CPU, whose calls cost little, and which should stay in its caches.
 pub(super) const CPU_BUFFER_BYTES: u64 = 16 << 20;
 
-/// What is called with each chunk that is done; an error ends the search.
-pub(super) type Passed<'a> = &'a (dyn Fn(&Chunk) -> Result<()> + Sync);
+/// What is called with each chunk and the queries that it has been scored for, of which the last
+/// end it; an error ends the search.
+pub(super) type Passed<'a> = &'a (dyn Fn(&Chunk, Range<usize>) -> Result<()> + Sync);
+
+/// Scores queries against documents that were read, and names the kernel.
+pub(super) type Score<'a, Q> =
+    &'a dyn Fn(TokensRef<'_, Q>, &Pairing, &ScoreOptions) -> Result<(&'static str, Scores)>;
 
 /// What searches documents on a GPU.
 type OnCuda<'a> = &'a mut dyn FnMut(&dyn Staged, StreamedRows<'_>) -> Result<StreamFound>;
@@ -55,29 +62,29 @@ pub(crate) trait Corpus<Q: Format>: Sync {
     /// Bytes of a row in a buffer of the CPU engine, and of a GPU.
     fn buffered_bytes(&self) -> [usize; 2];
 
-    /// Scores consecutive documents on the CPU, and says how they are ranked.
-    fn score_part(
+    /// Reads consecutive documents, and runs scores against them on a device, which gets them from
+    /// host memory.
+    fn with_part(
         &self,
-        queries: TokensRef<'_, Q>,
-        chunk: &Chunk,
-        options: &ScoreOptions,
-    ) -> Result<(RankedRows, Scores)>;
+        device: &Device,
+        items: Range<usize>,
+        run: &mut dyn FnMut(Score<'_, Q>) -> Result<()>,
+    ) -> Result<()>;
 
     /// Runs a search on a GPU with what it gets of the documents.
     fn on_cuda(&self, options: &ScoreOptions, search: OnCuda<'_>) -> Result<StreamFound>;
 }
 
-/// Scores host tokens on the CPU.
-pub(super) fn score_on_cpu<Q: Format, D: Format>(
+/// Scores queries against documents on a device, and names the kernel.
+fn score<Q: ScorableWith<D>, D: Format>(
+    device: &Device,
     queries: TokensRef<'_, Q>,
     documents: TokensRef<'_, D>,
+    pairing: &Pairing,
     options: &ScoreOptions,
-) -> Result<(RankedRows, Scores)> {
-    let cross = Pairing::cross();
-    let problem = Problem::new(queries.layout(), documents.layout(), &cross)?;
-    let (queries, documents) = (queries.host_matrix()?, documents.host_matrix()?);
-    let scores = cpu::score(&problem, queries, documents, options)?;
-    Ok((RankedRows::new(&problem)?, scores))
+) -> Result<(&'static str, Scores)> {
+    let plan = device.plan(queries, documents, pairing, options)?;
+    Ok((plan.name(), device.score_with(queries, documents, pairing, options)?))
 }
 
 impl<Q: ScorableWith<D>, D: Format> Corpus<Q> for Streamed<'_, D> {
@@ -100,15 +107,17 @@ impl<Q: ScorableWith<D>, D: Format> Corpus<Q> for Streamed<'_, D> {
         [<Self as Corpus<Q>>::row_bytes(self), staged.pitch_bytes].map(|x| staged.bytes_per_row(x))
     }
 
-    fn score_part(
+    fn with_part(
         &self,
-        queries: TokensRef<'_, Q>,
-        chunk: &Chunk,
-        options: &ScoreOptions,
-    ) -> Result<(RankedRows, Scores)> {
+        device: &Device,
+        items: Range<usize>,
+        run: &mut dyn FnMut(Score<'_, Q>) -> Result<()>,
+    ) -> Result<()> {
         let mut memory = Vec::new();
-        let part = self.part(chunk.items.clone(), &mut memory)?;
-        score_on_cpu(queries, TokensRef::Host(&part), options)
+        let part = self.part(items, &mut memory)?;
+        run(&|queries, pairing, options| {
+            score(device, queries, TokensRef::Host(&part), pairing, options)
+        })
     }
 
     fn on_cuda(&self, options: &ScoreOptions, search: OnCuda<'_>) -> Result<StreamFound> {
@@ -147,14 +156,16 @@ impl<T: Element> Corpus<T> for StreamedResiduals<'_> {
         [self.stored_bytes(), self.pitch_bytes()].map(|bytes| self.bytes_per_row(bytes))
     }
 
-    fn score_part(
+    fn with_part(
         &self,
-        queries: TokensRef<'_, T>,
-        chunk: &Chunk,
-        options: &ScoreOptions,
-    ) -> Result<(RankedRows, Scores)> {
-        let part = Device::cpu().upload_residual::<T>(&self.part(chunk.items.clone())?)?;
-        score_on_cpu(queries, TokensRef::<Residual<T>>::Device(&part), options)
+        device: &Device,
+        items: Range<usize>,
+        run: &mut dyn FnMut(Score<'_, T>) -> Result<()>,
+    ) -> Result<()> {
+        let part = device.upload_residual::<T>(&self.part(items)?)?;
+        run(&|queries, pairing, options| {
+            score(device, queries, TokensRef::Device(&part), pairing, options)
+        })
     }
 
     fn on_cuda(&self, _: &ScoreOptions, search: OnCuda<'_>) -> Result<StreamFound> {
@@ -211,14 +222,14 @@ impl Device {
         self.check_search(queries, documents, &score)?;
         let device = match (&self.0, kept) {
             (On::Cpu(()), _) => {
-                return search_host(queries, documents, chunks, kept, &score, passed);
+                return search_host(self, queries, documents, chunks, kept, (&score, passed));
             }
             (On::Cuda(_), Kept::Best(k)) if k > K_MAX => {
                 return self.select_on_host(queries, documents, chunks, k, options, passed);
             }
             (On::Cuda(device), _) => device,
         };
-        let mut own_queries = None;
+        let (mut own_queries, n_queries) = (None, queries.layout().n_items());
         let handle = queries.cuda_tokens(self, &mut own_queries)?;
         documents.on_cuda(&score, &mut |documents, rows| {
             device.search_stream(&StreamCall {
@@ -231,7 +242,7 @@ impl Device {
                 kept,
                 options: &score,
                 n_threads: options.n_threads(),
-                passed,
+                passed: &|chunk| passed(chunk, 0..n_queries),
             })
         })
     }
@@ -249,11 +260,7 @@ impl Device {
     ) -> Result<StreamFound> {
         let best = Mutex::new(BestKeys::new(queries.layout().n_items(), k)?);
         let select = |chunk: &Chunk, scores: &[f32]| {
-            let (_, part) = items_of(documents.layout(), documents.mask(), chunk.items.clone())?;
-            let cross = Pairing::cross();
-            let rows = RankedRows::new(&Problem::new(queries.layout(), &part, &cross)?)?;
-            // Ids are below 2³¹, as items are.
-            lock(&best).select(&rows, scores, chunk.items.start as u32, true)
+            select(&mut lock(&best), queries.layout(), documents, chunk, scores)
         };
         let kept = Kept::Scores(&select);
         let found = self.search_chunks(queries, documents, chunks, kept, options, passed)?;
@@ -263,25 +270,38 @@ impl Device {
 
 /// Scores one chunk after the other on the CPU, and keeps of the scores what is asked for.
 fn search_host<Q: Format, C: Corpus<Q>>(
+    device: &Device,
     queries: TokensRef<'_, Q>,
     documents: &C,
     chunks: &[Chunk],
     kept: Kept<'_>,
-    options: &ScoreOptions,
-    passed: Passed<'_>,
+    (options, passed): (&ScoreOptions, Passed<'_>),
 ) -> Result<StreamFound> {
-    let mut best = BestKeys::new(queries.layout().n_items(), kept.k())?;
+    let layout = queries.layout();
+    let mut best = BestKeys::new(layout.n_items(), kept.k())?;
+    let queries = Queries::new(device, queries, documents.layout())?;
     for chunk in chunks {
-        let (rows, scores) = documents.score_part(queries, chunk, options)?;
+        let scores = queries.scores(documents, chunk, options, passed)?;
         match kept {
-            // Ids are below 2³¹, as items are.
-            Kept::Best(_) => {
-                best.select(&rows, scores.values(), chunk.items.start as u32, true)?;
-            }
-            Kept::Scores(take) => take(chunk, scores.values())?,
+            Kept::Best(_) => select(&mut best, layout, documents, chunk, &scores)?,
+            Kept::Scores(take) => take(chunk, &scores)?,
         }
-        passed(chunk)?;
     }
     let kernels = if chunks.is_empty() { vec![] } else { vec!["cpu"] };
     Ok(StreamFound { best, kernels })
+}
+
+/// Takes the scores of a chunk into account.
+fn select<Q: Format, C: Corpus<Q>>(
+    best: &mut BestKeys,
+    queries: &TokenLayout,
+    documents: &C,
+    chunk: &Chunk,
+    scores: &[f32],
+) -> Result<()> {
+    let (_, part) = items_of(documents.layout(), documents.mask(), chunk.items.clone())?;
+    let cross = Pairing::cross();
+    let rows = RankedRows::new(&Problem::new(queries, &part, &cross)?)?;
+    // Ids are below 2³¹, as items are.
+    best.select(&rows, scores, chunk.items.start as u32, true)
 }

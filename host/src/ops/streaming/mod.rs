@@ -3,9 +3,13 @@
 mod candidates;
 pub(crate) mod coarse;
 pub(crate) mod corpus;
+mod on_host;
 pub(crate) mod options;
+pub(crate) mod scored;
+pub(crate) mod scored_pairs;
 pub(crate) mod search_source;
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -242,12 +246,15 @@ impl<'a> Passage<'a> {
     /// Begins a stage that has so many documents.
     pub fn begin(&self, stage: StreamStage, n_documents: u64) {
         let mut progress = lock(&self.progress);
-        *progress = StreamProgress { stage, n_documents, documents: 0, bytes: progress.bytes };
+        let bytes = progress.bytes;
+        *progress = StreamProgress { stage, n_documents, bytes, ..StreamProgress::default() };
     }
 
-    /// Counts and reports documents that were scored, whose rows have so many bytes.
-    pub fn count(&self, documents: usize, bytes: u64) -> Result<()> {
+    /// Counts and reports pairs that were scored, documents that no more queries meet, and the
+    /// bytes of their rows.
+    pub fn count(&self, pairs: usize, documents: usize, bytes: u64) -> Result<()> {
         let mut progress = lock(&self.progress);
+        progress.pairs += pairs as u64;
         progress.documents += documents as u64;
         progress.bytes += bytes;
         self.options.report(&progress);
@@ -274,9 +281,14 @@ impl<'a> Passage<'a> {
     ) -> Result<Vec<cuda::StreamFound>> {
         let chunks = self.devices[0].chunks_of::<Q, C>(queries, documents, self.options);
         self.begin(StreamStage::Scan, documents.layout().n_items() as u64);
-        let row_bytes = documents.row_bytes() as u64;
-        let passed =
-            |chunk: &Chunk| self.count(chunk.items.len(), chunk.rows.len() as u64 * row_bytes);
+        let (row_bytes, n_queries) = (documents.row_bytes() as u64, queries.n_items());
+        let passed = |chunk: &Chunk, queries: Range<usize>| {
+            let (n, bytes) = (chunk.items.len(), chunk.rows.len() as u64 * row_bytes);
+            match queries.end == n_queries {
+                true => self.count(queries.len() * n, n, bytes),
+                false => self.count(queries.len() * n, 0, 0),
+            }
+        };
         let shares = shares(chunks.iter().map(|chunk| chunk.rows.len()), self.devices.len());
         let found =
             self.on_each(&shares, |device, share| search(device, &chunks[share], &passed))?;

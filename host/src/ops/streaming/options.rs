@@ -27,7 +27,8 @@ const THREADS_MAX: usize = 8;
 #[non_exhaustive]
 #[must_use]
 pub struct StreamOptions {
-    /// How documents are scored. What is asked for beside scores is not computed.
+    /// How documents are scored. What is asked for beside scores is not computed, but by
+    /// [`Device::score_candidates`](crate::Device::score_candidates).
     pub score: ScoreOptions,
     /// Bytes of the documents that are scored at a time, one document at least: on a GPU there are
     /// three such buffers. `None`: 128 MiB there, 16 MiB on the CPU.
@@ -51,6 +52,9 @@ pub struct StreamProgress {
     pub documents: u64,
     /// Documents in all.
     pub n_documents: u64,
+    /// Pairs of a query and a document that were scored: on the CPU also those of long documents
+    /// that not all queries have met.
+    pub pairs: u64,
     /// Bytes of the rows that were read, in all stages so far.
     pub bytes: u64,
 }
@@ -110,8 +114,8 @@ impl StreamOptions {
         StreamOptions { threads: threads.into(), ..self }
     }
 
-    /// Has `report` called after each chunk, on the thread that searches. To end the search early,
-    /// raise an [`Interrupt`](crate::Interrupt) that it heeds.
+    /// Has `report` called after each chunk, or a part of one, on the thread that searches. To end
+    /// the search early, raise an [`Interrupt`](crate::Interrupt) that it heeds.
     pub fn progress(
         self,
         report: impl Fn(&StreamProgress) + Send + Sync + 'static,

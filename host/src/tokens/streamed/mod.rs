@@ -2,7 +2,9 @@
 
 pub(crate) mod generated;
 pub(crate) mod reader;
+pub(crate) mod runs;
 pub(crate) mod staged;
+pub(crate) mod subset;
 
 use std::borrow::Cow;
 use std::io;
@@ -83,6 +85,17 @@ pub trait Source<F: Format>: Sync {
         None
     }
 
+    /// Some rows, `[rows.len(), dim]`, where they need not be written anywhere: as they lie in
+    /// memory or in a mapped file, say. The CPU engine asks for the rows of each chunk here, once,
+    /// before it has them written ([`Source::fill`]). By default those of [`Source::in_memory`].
+    ///
+    /// # Errors
+    /// As [`Source::fill`].
+    fn view(&self, rows: Range<usize>) -> io::Result<Option<Cow<'_, [F::Stored]>>> {
+        let dim = self.layout().dim();
+        Ok(self.in_memory().map(|all| all[rows.start * dim..rows.end * dim].into()))
+    }
+
     /// Writes some rows, `[rows.len(), dim]`. All of `to` must be written: it has rows of an
     /// earlier call. Several threads call this at once, each for other rows. A row is the same
     /// whenever it is asked for: some searches read some rows again, and rely on that.
@@ -131,6 +144,10 @@ impl<F: Format, S: Source<F> + ?Sized> Source<F> for &S {
 
     fn in_memory(&self) -> Option<&[F::Stored]> {
         (**self).in_memory()
+    }
+
+    fn view(&self, rows: Range<usize>) -> io::Result<Option<Cow<'_, [F::Stored]>>> {
+        (**self).view(rows)
     }
 
     fn fill(&self, rows: Range<usize>, to: &mut [F::Stored]) -> io::Result<()> {
@@ -187,9 +204,17 @@ impl<'a, F: Format> Streamed<'a, F> {
 
     /// Writes some rows, `[rows.len(), dim]`.
     pub(crate) fn fill(&self, rows: Range<usize>, to: &mut [F::Stored]) -> Result<()> {
-        let (first_row, n_rows) = (rows.start as u64, rows.len() as u64);
-        let filled = self.source.fill(rows, to);
-        filled.map_err(|source| Error::Source { first_row, n_rows, source })
+        self.source.fill(rows.clone(), to).map_err(failed(rows))
+    }
+
+    /// Some rows where they lie, if they need not be written anywhere.
+    fn view(&self, rows: Range<usize>) -> Result<Option<Cow<'_, [F::Stored]>>> {
+        let len = rows.len() * self.layout.dim();
+        let found = self.source.view(rows.clone()).map_err(failed(rows))?;
+        if let Some(found) = &found {
+            check_len("rows", len, "rows × dim", found.len())?;
+        }
+        Ok(found)
     }
 
     /// Refuses scales of valid rows that are negative or infinite, of which one is among `rows`.
@@ -211,10 +236,9 @@ impl<'a, F: Format> Streamed<'a, F> {
         memory: &'b mut Vec<F::Stored>,
     ) -> Result<Tokens<'b, F>> {
         let (rows, layout) = items_of(self.layout, self.mask, items)?;
-        self.check_scales(rows.clone())?;
         let dim = layout.dim();
-        let data = match self.in_memory {
-            Some(all) => &all[rows.start * dim..rows.end * dim],
+        let data = match self.view(rows.clone())? {
+            Some(data) => data,
             None => {
                 fill(memory, rows.len() * dim, bytemuck::Zeroable::zeroed())?;
                 let parts = memory.par_chunks_mut(ROWS_AT_ONCE * dim).enumerate();
@@ -223,13 +247,21 @@ impl<'a, F: Format> Streamed<'a, F> {
                     self.fill(first..first + part.len() / dim, part)
                 };
                 Parallel::new().share(|min_len| parts.with_min_len(min_len).try_for_each(read))?;
-                &memory[..]
+                (&memory[..]).into()
             }
         };
+        // A source may know better what is wrong with its rows.
+        self.check_scales(rows.clone())?;
         let scales = self.scales.as_ref().map(|scales| scales.of_rows(rows.clone()));
         let mask = self.mask.map(|mask| &mask[rows]);
-        Tokens::assemble(data.into(), scales, layout, mask)
+        Tokens::assemble(data, scales, layout, mask)
     }
+}
+
+/// The error of a source that did not give rows.
+fn failed(rows: Range<usize>) -> impl FnOnce(io::Error) -> Error {
+    let (first_row, n_rows) = (rows.start as u64, rows.len() as u64);
+    move |source| Error::Source { first_row, n_rows, source }
 }
 
 /// Consecutive items with their mask: the rows from their first to their last token, and how they
