@@ -70,7 +70,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     };
     // The metrics look further than a short list.
     let top_k = args.n_listed().max(if judging.qrels.is_some() { metrics::DEPTH } else { 0 });
-    let devices = sharing(args, &documents, &selected, top_k)?;
+    let devices = sharing(args, &selected)?;
     let device = opened(args, &queries, scanned)?;
     let n_pairs = selected.n_pairs(queries.n_items(), documents.n_items());
     check_room(args, n_pairs)?;
@@ -179,18 +179,14 @@ fn search_options(args: &RankArgs) -> SearchOptions {
 }
 
 /// The devices that share the documents, where there are to be several.
-fn sharing(
-    args: &RankArgs,
-    documents: &Documents<'_>,
-    selected: &Selected,
-    top_k: usize,
-) -> Result<Option<Devices>> {
+fn sharing(args: &RankArgs, selected: &Selected) -> Result<Option<Devices>> {
     if args.device != DeviceChoice::CudaAll {
         return Ok(None);
     }
-    let why = match args.screen {
-        Some(_) => Some("--screen is searched by one GPU"),
-        None => search::refusal(documents, selected, top_k),
+    let why = match (&args.screen, selected) {
+        (Some(_), _) => Some("--screen is searched by one GPU"),
+        (None, Selected::Each(_)) => Some("candidates are ranked by one GPU"),
+        (None, Selected::All | Selected::Same(_)) => None,
     };
     if let Some(why) = why {
         bail!("--device cuda:all: {why}; use --device cuda:N");

@@ -7,39 +7,21 @@ use maxsim::residual::ResidualSource;
 use maxsim::streaming::{Source, StreamFound, StreamOptions};
 use maxsim::{Device, Devices, TokenLayout, Tokens};
 
-use crate::documents::Documents;
 use crate::input::TokenFile;
 use crate::rank::sides::{self, Call};
 use crate::rank::sources::{Found, largest_of_codes};
 use crate::rank::stream::{Calls, Outcome, Request};
 use crate::selection::Selected;
 
-/// Most documents that a GPU selects.
-const K_MAX: usize = 4096;
-
-/// Why a run cannot be ranked so, for messages.
-pub(super) fn refusal(
-    documents: &Documents<'_>,
-    selected: &Selected,
-    top_k: usize,
-) -> Option<&'static str> {
-    if matches!(selected, Selected::Each(_)) {
-        return Some("candidates are ranked by one GPU");
-    }
-    (top_k.min(documents.n_items()) > K_MAX)
-        .then_some("more than 4096 documents of a query are listed by one GPU")
-}
-
 /// Ranks the documents that are the same for all queries. `None` where another way has to be taken:
-/// for candidates, rankings that are too long for a GPU, and where a score may be beyond f32, which
-/// this search would not see.
+/// for candidates, and where a score may be beyond f32, which this search would not see.
 ///
 /// # Errors
 /// Where documents are not finite, and where the file has changed.
 pub fn rank(request: &Request<'_>) -> Result<Option<Outcome>> {
     let Request { queries, documents, selected, top_k, allow_infinite, .. } = *request;
     let is_empty = documents.n_items() == 0 || queries.n_items() == 0;
-    if is_empty || refusal(documents, selected, top_k).is_some() {
+    if is_empty || matches!(selected, Selected::Each(_)) {
         return Ok(None);
     }
     let (found, options) = (Found::measuring(), request.stream_options()?);

@@ -204,7 +204,7 @@ fn by_scores(request: &Request<'_>) -> Result<Outcome> {
 pub fn scores(
     request: &Request<'_>,
     queries: Range<usize>,
-    mut take: impl FnMut(&Items<'_>, &[f32]) -> Result<()>,
+    mut take: impl FnMut(&Items<'_>, &[f32]) -> Result<()> + Send,
 ) -> Result<Calls> {
     let items = request.selected.shared(request.documents.n_items())?;
     let take =
@@ -220,7 +220,7 @@ struct AllScores<'a, F> {
     take: F,
 }
 
-impl<F: FnMut(ScoredDocuments<'_>) -> Result<()>> Call for AllScores<'_, F> {
+impl<F: FnMut(ScoredDocuments<'_>) -> Result<()> + Send> Call for AllScores<'_, F> {
     type Output = StreamScored;
 
     fn of_rows<Q: ScorableWith<D>, D: Format>(

@@ -1,6 +1,5 @@
 //! `maxsim rank --device cuda:all`: all GPUs share the documents, and rank as one.
 
-use crate::files::packed;
 use crate::tool::{Folder, json, rank, run, sample};
 use maxsim::{Device, Devices};
 
@@ -90,14 +89,10 @@ fn what_one_gpu_ranks_is_refused() {
     let folder = folder();
     let (queries, documents) = (sample("queries.safetensors"), sample("documents.safetensors"));
     folder.write("run.jsonl", "{\"id\": 0, \"documents\": [3, 7]}\n");
-    folder.write("q.safetensors", packed(&[1.0], 1, &[0, 1]));
-    folder.write("d.safetensors", packed(&[1.0; 5000], 1, &Vec::from_iter(0..=5000)));
     let [int8, list] = ["int8.safetensors", "run.jsonl"].map(|name| folder.text(name));
-    let [query, many] = ["q.safetensors", "d.safetensors"].map(|name| folder.path(name));
     for (files, more, expected) in [
         ([&queries, &documents], &["--candidates", &list][..], "candidates are ranked by one GPU"),
         ([&queries, &documents], &["--screen", &int8], "--screen is searched by one GPU"),
-        ([&query, &many], &["--scores"], "more than 4096 documents of a query"),
     ] {
         let more = [&["--device", "cuda:all"], more].concat();
         let error = rank(files[0], files[1], &more).error();
