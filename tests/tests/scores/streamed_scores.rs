@@ -36,7 +36,7 @@ fn compare(what: &str, expected: &[f32], found: &[f32]) -> Result<(), String> {
 }
 
 /// What takes the scores of a chunk.
-type Take<'a> = &'a mut dyn FnMut(ScoredDocuments<'_>) -> maxsim::Result<()>;
+type Take<'a> = &'a mut (dyn FnMut(ScoredDocuments<'_>) -> maxsim::Result<()> + Send);
 
 /// The scores `[n_queries, n_documents]` that a call gives chunk after chunk.
 fn collected(

@@ -104,12 +104,13 @@ mod tests {
     fn queries_are_divided_where_documents_are_long() {
         let queries = TokenLayout::padded(48, 64, 32).unwrap();
         let of = |len| groups(&queries, &TokenLayout::padded(1, len, 32).unwrap());
-        assert_eq!(of(300), [0..48]);
-        let long = of(1 << 16);
-        assert_eq!((&long[0], long.len()), (&(0..16), 3));
+        let ends = |groups: Vec<Range<usize>>| groups.iter().map(|group| group.end).collect();
+        let found: [Vec<usize>; 2] = [of(300), of(1 << 16)].map(ends);
+        assert_eq!(found, [vec![48], vec![16, 32, 48]]);
         // Groups are not smaller than what the engine takes at a time.
         assert_eq!(of(1 << 24)[0], 0..4);
         let none = TokenLayout::padded(0, 64, 32).unwrap();
-        assert_eq!(groups(&none, &TokenLayout::padded(1, 1 << 16, 32).unwrap()), [0..0]);
+        let long = TokenLayout::padded(1, 1 << 16, 32).unwrap();
+        assert_eq!(groups(&none, &long).first(), Some(&(0..0)));
     }
 }
