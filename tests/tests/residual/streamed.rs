@@ -115,6 +115,9 @@ fn check_scores<T: Element>(
         maxsim::Result::Ok(())
     });
     let _ = done.map_err(text)?;
+    let listed = device.rank_residual_candidates(queries, documents, &lists, 7, options);
+    let listed = listed.map_err(text)?;
+    let nan = device.first_residual_nan(queries, documents, options).map_err(text)?;
     let search = |documents: &dyn ResidualSource| {
         device.search_residual_stream(queries, &documents, 7, options).map_err(text)
     };
@@ -126,6 +129,10 @@ fn check_scores<T: Element>(
     let whole = search(documents)?.rankings;
     compare(&whole, &rankings(by_scores)).map_err(|why| format!("scores: {why}"))?;
     compare(&whole, &rankings(by_pairs)).map_err(|why| format!("pairs: {why}"))?;
+    compare(&whole, &listed).map_err(|why| format!("candidates: {why}"))?;
+    if nan.is_some() != whole.iter().any(|ranking| ranking.n_nan > 0) {
+        return Err(format!("the first NaN is {nan:?}"));
+    }
     let subset = Subset::of_residuals(documents, &ids).map_err(text)?;
     let found = search(&subset)?.rankings;
     compare(&rankings(some), &found).map_err(|why| format!("some documents: {why}"))

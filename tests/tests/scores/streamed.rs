@@ -150,10 +150,20 @@ fn check_streamed<Q: ScorableWith<D>, D: Format>(
     let whole = device.top_k(queries, &all, &Pairing::cross(), &score, *k).map_err(text)?;
     let options =
         StreamOptions::default().score(score).buffer_bytes(buffer_bytes).threads(*threads);
+    // No sum of codes rounds, so that pairs have the bits of all documents.
+    let (all, n_queries) = (0..documents.layout().n_items() as u32, queries.layout().n_items());
+    let lists = vec![all.rev().collect::<Vec<u32>>(); n_queries];
+    let has_pairs = D::FORMAT.element().is_none();
     from_every_source(device, documents, |source, documents| {
-        let found = device.search_stream(queries, &documents, *k, &options);
-        let found = found.map_err(|error| format!("{source}: {error}"))?;
-        check(&whole, &found.rankings).map_err(|why| format!("{source}: {why}"))
+        let at = |error: maxsim::Error| format!("{source}: {error}");
+        let found = device.search_stream(queries, &documents, *k, &options).map_err(at)?;
+        check(&whole, &found.rankings).map_err(|why| format!("{source}: {why}"))?;
+        if has_pairs {
+            let found = device.rank_candidates(queries, &documents, &lists, *k, &options);
+            check(&whole, &found.map_err(at)?)
+                .map_err(|why| format!("{source}, candidates: {why}"))?;
+        }
+        Ok(())
     })
 }
 

@@ -1,24 +1,17 @@
 //! Candidates of an earlier stage, read from where the corpus is and ranked.
 
-use std::ops::Range;
-
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
-
-use super::corpus::DEVICE_BUFFER_BYTES;
 use super::options::StreamOptions;
+use super::scored::StreamScored;
+use super::scored_pairs::ScoredPairs;
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
-use crate::problem::chunks::chunks;
-use crate::problem::pairing::Pairing;
-use crate::problem::ranking::Ranking;
-use crate::runtime::alloc::filled;
-use crate::runtime::interrupt::Interrupt;
-use crate::runtime::pool::Parallel;
-use crate::tokens::Tokens;
+use crate::problem::ranking::{Ranked, Ranking, TopK};
+use crate::residual::streamed::ResidualSource;
 use crate::tokens::element::Element;
-use crate::tokens::layout::{TokenLayout, check_len};
-use crate::tokens::streamed::{Source, Streamed};
+use crate::tokens::format::{Format, ScorableWith};
+use crate::tokens::layout::TokenLayout;
+use crate::tokens::streamed::{Source, masked};
 
 impl Device {
     /// The best `k` of each query's own candidates, `candidates[query]`, whose tokens are read from
@@ -50,35 +43,79 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Shape`] where there are not as many lists as queries, [`Error::Id`] for a candidate
-    /// that there is not. Those of [`Device::search_stream`] and [`Device::top_k`].
-    pub fn rank_candidates<'a, T: Element>(
+    /// that there is not. Those of [`Device::search_stream`].
+    pub fn rank_candidates<'a, Q: ScorableWith<D>, D: Format>(
         &self,
-        queries: impl Into<TokensRef<'a, T>>,
-        source: &impl Source<T>,
+        queries: impl Into<TokensRef<'a, Q>>,
+        source: &impl Source<D>,
         candidates: &[Vec<u32>],
         k: usize,
         options: &StreamOptions,
     ) -> Result<Vec<Ranking>> {
-        let queries = queries.into();
-        let documents = Streamed::new(source)?;
-        let n_queries = queries.layout().n_items();
-        check_len("candidates", n_queries, "one list per query", candidates.len())?;
-        let wanted = wanted(candidates, documents.layout.n_items())?;
-        let interrupt = Interrupt::current();
-        let mut found = vec![vec![Ranking::default()]; n_queries];
-        for ids in batches(documents.layout, size_of::<T>(), &wanted, options)? {
-            interrupt.check()?;
-            let part = gathered(&documents, ids)?;
-            let pairs = pairs(candidates, ids)?;
-            let rankings = self.top_k(queries, &part, &pairs, &options.score, k)?;
-            for (found, mut ranking) in found.iter_mut().zip(rankings) {
-                // Ids rise in either numbering, so that ties stay in order.
-                ranking.ranked.iter_mut().for_each(|best| best.id = ids[best.id as usize]);
-                found.push(ranking);
-            }
-        }
-        Ok(found.into_iter().map(|found| Ranking::merge(found, k)).collect())
+        let layout = masked(source.layout(), source.mask())?;
+        let options = options.clone().score(options.score_alone());
+        ranked(candidates, k, &layout, |take| {
+            self.score_candidates(queries, source, candidates, &options, take)
+        })
     }
+
+    /// As [`Device::rank_candidates`], of residual-compressed documents, as
+    /// [`Device::search_residual_stream`] has them.
+    ///
+    /// ```
+    /// use maxsim::residual::ResidualTokens;
+    /// use maxsim::streaming::StreamOptions;
+    /// use maxsim::{Device, Ranking, Result, Tokens};
+    ///
+    /// /// The best ten of each query's candidates.
+    /// fn rank(
+    ///     queries: &Tokens<'_, f32>,
+    ///     corpus: &ResidualTokens<'_>,
+    ///     candidates: &[Vec<u32>],
+    /// ) -> Result<Vec<Ranking>> {
+    ///     let options = StreamOptions::default();
+    ///     Device::cpu().rank_residual_candidates(queries, corpus, candidates, 10, &options)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Device::rank_candidates`] and [`Device::search_residual_stream`];
+    /// [`Error::Unsupported`] for arranged documents.
+    pub fn rank_residual_candidates<'a, T: Element>(
+        &self,
+        queries: impl Into<TokensRef<'a, T>>,
+        source: &impl ResidualSource,
+        candidates: &[Vec<u32>],
+        k: usize,
+        options: &StreamOptions,
+    ) -> Result<Vec<Ranking>> {
+        let layout = masked(source.layout(), source.mask())?;
+        let options = options.clone().score(options.score_alone());
+        ranked(candidates, k, &layout, |take| {
+            self.score_residual_candidates(queries, source, candidates, &options, take)
+        })
+    }
+}
+
+/// What is given scores of some pairs after the other.
+type Take<'a> = &'a mut dyn FnMut(ScoredPairs<'_>) -> Result<()>;
+
+/// The best of each query's candidates, of documents of a layout, by the scores that `score` gives.
+fn ranked(
+    candidates: &[Vec<u32>],
+    k: usize,
+    layout: &TokenLayout,
+    score: impl FnOnce(Take<'_>) -> Result<StreamScored>,
+) -> Result<Vec<Ranking>> {
+    let mut best = vec![TopK::new(k); candidates.len()];
+    let _ = score(&mut |scored| {
+        for (&[query, id], &score) in scored.pairs.iter().zip(scored.scores.values()) {
+            let has_tokens = layout.has_tokens(id as usize);
+            best[query as usize].push(Ranked { id, score, has_tokens });
+        }
+        Ok(())
+    })?;
+    Ok(best.into_iter().map(TopK::into_ranking).collect())
 }
 
 /// The candidates of all queries, each once, in rising order.
@@ -94,76 +131,4 @@ pub(super) fn wanted(candidates: &[Vec<u32>], n_items: usize) -> Result<Vec<u32>
     wanted.sort_unstable();
     wanted.dedup();
     Ok(wanted)
-}
-
-/// Documents that are read at a time, some of `ids`: as many as a buffer holds, at least one.
-pub(super) fn batches<'i>(
-    layout: &TokenLayout,
-    element_bytes: usize,
-    ids: &'i [u32],
-    options: &StreamOptions,
-) -> Result<Vec<&'i [u32]>> {
-    let offsets = offsets(ids.iter().map(|&id| layout.item_len(id as usize)));
-    let together = TokenLayout::packed(offsets[ids.len()], layout.dim(), &offsets)?;
-    let buffer_bytes = options.buffer_bytes.unwrap_or(DEVICE_BUFFER_BYTES);
-    let batches = chunks(&together, layout.dim() * element_bytes, 1, buffer_bytes);
-    Ok(batches.into_iter().map(|batch| &ids[batch.items]).collect())
-}
-
-/// Where items of some lengths start that lie one behind the other, and where the last one ends.
-fn offsets(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut offsets = vec![0];
-    for len in lengths {
-        offsets.push(offsets[offsets.len() - 1] + len);
-    }
-    offsets
-}
-
-/// The queries and documents of the candidates that are among `ids`, which rise.
-fn pairs(candidates: &[Vec<u32>], ids: &[u32]) -> Result<Pairing> {
-    let (mut queries, mut documents) = (Vec::new(), Vec::new());
-    for (query, list) in (0u32..).zip(candidates) {
-        for place in list.iter().filter_map(|id| ids.binary_search(id).ok()) {
-            queries.push(query);
-            // There are fewer than 2³¹ items.
-            documents.push(place as u32);
-        }
-    }
-    Pairing::pairs(&queries, &documents)
-}
-
-/// Reads some documents, several at once.
-pub(super) fn gathered<T: Element>(
-    documents: &Streamed<'_, T>,
-    ids: &[u32],
-) -> Result<Tokens<'static, T>> {
-    let dim = documents.layout.dim();
-    let rows: Vec<Range<usize>> =
-        ids.iter().map(|&id| documents.layout.item_rows(id as usize)).collect();
-    let offsets = offsets(rows.iter().map(Range::len));
-    let n_rows = offsets[rows.len()];
-    let mut data: Vec<T> = filled((n_rows * dim) as u64, bytemuck::Zeroable::zeroed())?;
-    let (mut rest, mut places) = (&mut data[..], Vec::with_capacity(rows.len()));
-    for rows in &rows {
-        let (place, behind) = rest.split_at_mut(rows.len() * dim);
-        places.push((rows.clone(), place));
-        rest = behind;
-    }
-    let read = |(rows, place): (Range<usize>, &mut [T])| match rows.is_empty() {
-        true => Ok(()),
-        false => documents.fill(rows, place),
-    };
-    let parallel = Parallel::new();
-    parallel.share(|_| match parallel.is_alone() {
-        true => places.into_iter().try_for_each(read),
-        false => places.into_par_iter().try_for_each(read),
-    })?;
-    let tokens = Tokens::from_layout(data, TokenLayout::packed(n_rows, dim, &offsets)?)?;
-    match documents.mask {
-        None => Ok(tokens),
-        Some(mask) => {
-            let mask: Vec<u8> = rows.into_iter().flat_map(|rows| &mask[rows]).copied().collect();
-            tokens.with_mask(mask)
-        }
-    }
 }

@@ -8,8 +8,7 @@ use std::sync::Mutex;
 
 use rayon::iter::{IndexedParallelIterator, IntoParallelRefMutIterator, ParallelIterator};
 
-use super::candidates::{batches, gathered};
-use super::corpus::Passed;
+use super::corpus::{Corpus, Passed};
 use super::options::{StreamOptions, StreamStage};
 use super::search_source::SearchSource;
 use super::{Passage, merged};
@@ -32,6 +31,8 @@ use crate::runtime::swap::{into_inner, lock};
 use crate::tokens::Tokens;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, ScorableWith};
+use crate::tokens::streamed::Streamed;
+use crate::tokens::streamed::subset::Subset;
 
 /// Documents of each query that a GPU selects from a scan, where there are at least four times as
 /// many: the scores of all others stay where they are.
@@ -349,15 +350,19 @@ impl<'a, T: Element, Q: ScorableWith<D>, D: Format> CoarseSearch<'a, T, Q, D> {
         wanted: &[[u32; 2]],
         queries: &[u32],
     ) -> Result<Vec<f32>> {
-        let (documents, exactly) = (&self.documents.tokens, ScoreOptions::default());
+        let (some, exactly) =
+            (Subset::new(self.documents.tokens.source(), ids)?, ScoreOptions::default());
+        let documents = Streamed::<T>::new(&some)?;
         let mut own = None;
         let of_queries = match device.ordinal() {
             None => self.queries.tokens,
             Some(_) => TokensRef::Device(self.queries.tokens.on(device, &mut own)?),
         };
         let mut scores = Vec::new();
-        for ids in batches(documents.layout, size_of::<T>(), ids, self.options)? {
+        let row_bytes = documents.layout.dim() * size_of::<T>();
+        for chunk in device.chunks_of::<T, _>(of_queries.layout(), &documents, self.options) {
             self.passage.check()?;
+            let ids = &ids[chunk.items.clone()];
             let [first, last] = [ids[0], ids[ids.len() - 1]];
             let start = wanted.partition_point(|&[document, _]| document < first);
             let end = wanted.partition_point(|&[document, _]| document <= last);
@@ -372,12 +377,13 @@ impl<'a, T: Element, Q: ScorableWith<D>, D: Format> CoarseSearch<'a, T, Q, D> {
                 places.push(place);
             }
             let pairs = Pairing::pairs(&query_ids, &places)?;
-            let part = gathered(documents, ids)?;
-            let plan = device.plan(of_queries, &part, &pairs, &exactly)?;
-            let found = device.score_with(of_queries, &part, &pairs, &exactly)?;
-            scores.extend_from_slice(found.values());
-            self.passage.note(&[plan.name()], 1);
-            let bytes = size_of_val(part.data()) as u64;
+            documents.with_part(device, chunk.items, &mut |score| {
+                let (kernel, found) = score(of_queries, &pairs, &exactly)?;
+                scores.extend_from_slice(found.values());
+                self.passage.note(&[kernel], 1);
+                Ok(())
+            })?;
+            let bytes = (chunk.rows.len() * row_bytes) as u64;
             self.passage.count(places.len(), places.len(), bytes)?;
         }
         Ok(scores)

@@ -142,26 +142,66 @@ impl Device {
         source: &impl Source<D>,
         options: &StreamOptions,
     ) -> Result<Option<[usize; 2]>> {
-        let queries = queries.into();
-        let documents = Streamed::new(source)?;
-        let score = options.score_alone();
-        let interrupt = Interrupt::current();
-        let mut memory = Vec::new();
-        for chunk in self.chunks_of::<Q, _>(queries.layout(), &documents, options) {
-            interrupt.check()?;
-            let part = documents.part(chunk.items.clone(), &mut memory)?;
-            let scores = self.score_with(queries, &part, &Pairing::cross(), &score)?;
+        first_nan_in(self, queries.into(), &Streamed::new(source)?, options)
+    }
+
+    /// As [`Device::first_nan`], of residual-compressed documents, as
+    /// [`Device::search_residual_stream`] has them.
+    ///
+    /// ```
+    /// use maxsim::residual::ResidualTokens;
+    /// use maxsim::streaming::StreamOptions;
+    /// use maxsim::{Device, Result, Tokens};
+    ///
+    /// /// Refuses a corpus whose scores are not all numbers.
+    /// fn check(queries: &Tokens<'_, f32>, corpus: &ResidualTokens<'_>) -> Result<()> {
+    ///     let (device, options) = (Device::cpu(), StreamOptions::default());
+    ///     match device.first_residual_nan(queries, corpus, &options)? {
+    ///         None => Ok(()),
+    ///         Some([query, document]) => panic!("query {query}, document {document}"),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Device::search_residual_stream`]; [`Error::Unsupported`] for arranged documents.
+    pub fn first_residual_nan<'a, T: Element>(
+        &self,
+        queries: impl Into<TokensRef<'a, T>>,
+        source: &impl ResidualSource,
+        options: &StreamOptions,
+    ) -> Result<Option<[usize; 2]>> {
+        first_nan_in(self, queries.into(), &StreamedResiduals::new(source)?, options)
+    }
+}
+
+/// The first document with a score that is NaN, behind the first query that gives it.
+fn first_nan_in<Q: Format, C: Corpus<Q>>(
+    device: &Device,
+    queries: TokensRef<'_, Q>,
+    documents: &C,
+    options: &StreamOptions,
+) -> Result<Option<[usize; 2]>> {
+    let alone = options.score_alone();
+    let interrupt = Interrupt::current();
+    for chunk in device.chunks_of(queries.layout(), documents, options) {
+        interrupt.check()?;
+        let mut first = None;
+        documents.with_part(device, chunk.items.clone(), &mut |score| {
+            let (_, scores) = score(queries, &Pairing::cross(), &alone)?;
             let rows = scores.values().chunks_exact(chunk.items.len()).enumerate();
             // By document, then by query.
             let nan = rows.filter_map(|(query, scores)| {
                 Some([scores.iter().position(|score| score.is_nan())?, query])
             });
-            if let Some([document, query]) = nan.min() {
-                return Ok(Some([query, chunk.items.start + document]));
-            }
+            first = nan.min();
+            Ok(())
+        })?;
+        if let Some([document, query]) = first {
+            return Ok(Some([query, chunk.items.start + document]));
         }
-        Ok(None)
     }
+    Ok(None)
 }
 
 /// Searches on devices of one kind, at least one: each takes some consecutive chunks.

@@ -196,10 +196,12 @@ impl<'a, F: Format> Streamed<'a, F> {
 
     /// The layout with the mask.
     pub(crate) fn masked_layout(&self) -> Result<Cow<'a, TokenLayout>> {
-        match self.mask {
-            Some(mask) => Ok(Cow::Owned(self.layout.clone().with_mask(mask)?)),
-            None => Ok(Cow::Borrowed(self.layout)),
-        }
+        masked(self.layout, self.mask)
+    }
+
+    /// What the rows are read from.
+    pub(crate) fn source(&self) -> &'a dyn Source<F> {
+        self.source
     }
 
     /// Writes some rows, `[rows.len(), dim]`.
@@ -262,6 +264,17 @@ impl<'a, F: Format> Streamed<'a, F> {
 fn failed(rows: Range<usize>) -> impl FnOnce(io::Error) -> Error {
     let (first_row, n_rows) = (rows.start as u64, rows.len() as u64);
     move |source| Error::Source { first_row, n_rows, source }
+}
+
+/// A layout with the mask of its rows, where there is one.
+pub(crate) fn masked<'a>(
+    layout: &'a TokenLayout,
+    mask: Option<&[u8]>,
+) -> Result<Cow<'a, TokenLayout>> {
+    match mask {
+        Some(mask) => Ok(Cow::Owned(layout.clone().with_mask(mask)?)),
+        None => Ok(Cow::Borrowed(layout)),
+    }
 }
 
 /// Consecutive items with their mask: the rows from their first to their last token, and how they

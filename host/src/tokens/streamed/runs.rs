@@ -14,6 +14,29 @@ pub(crate) struct RowRuns {
     n_rows: usize,
 }
 
+/// What files ask.
+#[cfg(feature = "files")]
+impl RowRuns {
+    /// Number of the rows.
+    pub(crate) fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// First row of each run, and the row of the matrix that it is.
+    pub(crate) fn runs(&self) -> &[[u32; 2]] {
+        &self.runs
+    }
+
+    /// Row of the matrix that a row is.
+    pub(crate) fn stored_row(&self, row: usize) -> usize {
+        let run = self.runs.partition_point(|&[first, _]| first as usize <= row);
+        match run.checked_sub(1).map(|run| self.runs[run]) {
+            Some([first, stored]) => stored as usize + (row - first as usize),
+            None => row,
+        }
+    }
+}
+
 impl RowRuns {
     /// Adds rows of the matrix, behind those that are there.
     pub(crate) fn push(&mut self, rows: Range<usize>) -> Result<()> {
@@ -32,25 +55,6 @@ impl RowRuns {
         }
         self.n_rows += rows.len();
         Ok(())
-    }
-
-    /// Number of the rows.
-    pub(crate) fn n_rows(&self) -> usize {
-        self.n_rows
-    }
-
-    /// First row of each run, and the row of the matrix that it is.
-    pub(crate) fn runs(&self) -> &[[u32; 2]] {
-        &self.runs
-    }
-
-    /// Row of the matrix that a row is.
-    pub(crate) fn stored_row(&self, row: usize) -> usize {
-        let run = self.runs.partition_point(|&[first, _]| first as usize <= row);
-        match run.checked_sub(1).map(|run| self.runs[run]) {
-            Some([first, stored]) => stored as usize + (row - first as usize),
-            None => row,
-        }
     }
 
     /// What the rows have in a list with an entry for each row of the matrix.
