@@ -3,13 +3,14 @@
 //! the memory before.
 
 use std::ops::RangeInclusive;
+use std::time::Instant;
 
 use half::f16;
 use maxsim::format::{Int8, ScaleType};
 use maxsim::search::{SearchOptions, SearchTokens};
 use maxsim::{Device, Error, Pairing, ScoreOptions, Tokens};
 
-use super::stand_in::{ALLOCATIONS, LAUNCHES, StandIn, WAITS, in_stand_in};
+use super::stand_in::{ALLOCATIONS, CALLS, LAUNCHES, StandIn, WAITS, in_stand_in};
 
 const DIM: usize = 128;
 
@@ -20,10 +21,14 @@ fn numbers(n: usize) -> Vec<f16> {
 }
 
 /// Makes calls, and checks how often each waits, and that it allocates nothing once some were made.
-fn check(driver: &StandIn, n_waits: RangeInclusive<u64>, mut call: impl FnMut()) {
+fn check(driver: &StandIn, name: &str, n_waits: RangeInclusive<u64>, mut call: impl FnMut()) {
     (0..100).for_each(|_| call());
     driver.clear();
+    let start = Instant::now();
     (0..N_CALLS).for_each(|_| call());
+    let us = start.elapsed().as_secs_f64() * 1e6 / N_CALLS as f64;
+    let calls = driver.count(CALLS) as f64 / N_CALLS as f64;
+    println!("{name}: {us:.1} us and {calls} driver calls a call");
     assert!(driver.count(LAUNCHES) >= N_CALLS, "kernels are launched");
     let waits = driver.count(WAITS);
     let wanted = n_waits.start() * N_CALLS..=n_waits.end() * N_CALLS;
@@ -48,7 +53,8 @@ fn searches_of_handles_wait_for_what_they_read() {
             let queries = Tokens::padded(&queries, n_queries, 32, DIM).expect("queries");
             for (exact, n_waits) in [(false, 3..=3), (true, 3..=4)] {
                 let options = SearchOptions::default().exact(exact);
-                check(driver, n_waits.clone(), || {
+                let name = format!("search of {n_queries}, exact: {exact}");
+                check(driver, &name, n_waits, || {
                     let codes = queries.quantize::<Int8>(ScaleType::F32).expect("codes");
                     let queries = SearchTokens::measured(&queries, &codes).expect("bounds");
                     let found = device.search(&queries, &documents, 10, &options);
@@ -71,7 +77,7 @@ fn rankings_of_handles_wait_once() {
         let documents = numbers(2000 * 10 * DIM);
         let documents = Tokens::padded(&documents, 2000, 10, DIM).expect("documents");
         let documents = device.upload(&documents).expect("a handle");
-        check(driver, 1..=1, || {
+        check(driver, "top-k", 1..=1, || {
             let found = device.top_k(&queries, &documents, &cross, &options, 10);
             assert_eq!(found.expect("rankings").len(), 1);
         });
