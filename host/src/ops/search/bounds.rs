@@ -25,6 +25,9 @@ const F16_HALF_STEP: f64 = 1.0 / (1u64 << 25) as f64;
 /// Largest f16 number.
 const F16_MAX: f64 = maxsim_kernels::abi::quantize::F16_MAX as f64;
 
+/// Elements of a row whose sums are found side by side.
+const LANES: usize = 4;
+
 /// Largest norm or scale, 2⁹⁶: dot products of 4096 codes, times two of these, are finite in f32.
 /// (448² · 4096 < 2³⁰.)
 const LARGEST: f64 = (1u128 << 96) as f64;
@@ -153,16 +156,26 @@ impl Terms {
 
     /// Terms of a row of numbers c · scale + min, with a bound of each one's error.
     fn of_row(codes: &[f32], scale: f64, min: f64, bound: impl Fn(f64) -> f64) -> Terms {
+        // Several sums at a time do not wait for one another.
+        let (mut sums, mut squares) = ([Terms::default(); LANES], [0.0; LANES]);
+        for codes in codes.chunks(LANES) {
+            for ((&code, terms), square) in codes.iter().zip(&mut sums).zip(&mut squares) {
+                let code = f64::from(code);
+                let (value, u) = (code * scale + min, bound(code));
+                terms.l1 += value.abs();
+                terms.l2 += value * value;
+                terms.u_max = terms.u_max.max(u);
+                terms.u2 += u * u;
+                *square += code * code;
+            }
+        }
         let mut terms = Terms::default();
         let mut square = 0.0;
-        for &code in codes {
-            let code = f64::from(code);
-            let (value, u) = (code * scale + min, bound(code));
-            terms.l1 += value.abs();
-            terms.l2 += value * value;
-            terms.u_max = terms.u_max.max(u);
-            terms.u2 += u * u;
-            square += code * code;
+        for (sums, of_codes) in sums.into_iter().zip(squares) {
+            let u_max = terms.u_max.max(sums.u_max);
+            terms += sums;
+            terms.u_max = u_max;
+            square += of_codes;
         }
         terms.l2 = terms.l2.sqrt();
         terms.u2 = terms.u2.sqrt();
@@ -225,13 +238,17 @@ impl ErrorTerms {
             let (scale, min) = (f64::from(scales.scale(row)), f64::from(scales.min(row)));
             let mut terms = Terms::of_row(codes, scale, min, |_| 0.0);
             let embeddings = &embeddings.data()[row * dim..][..dim];
-            let mut square = 0.0;
-            for (&code, x) in codes.iter().zip(embeddings) {
-                let error = (f64::from(x.to_f32()) - (f64::from(code) * scale + min)).abs();
-                terms.u_max = terms.u_max.max(error);
-                square += error * error;
+            let (mut most, mut squares) = ([0.0f64; LANES], [0.0; LANES]);
+            for (codes, embeddings) in codes.chunks(LANES).zip(embeddings.chunks(LANES)) {
+                let lanes = most.iter_mut().zip(&mut squares);
+                for ((&code, x), (most, square)) in codes.iter().zip(embeddings).zip(lanes) {
+                    let error = (f64::from(x.to_f32()) - (f64::from(code) * scale + min)).abs();
+                    *most = most.max(error);
+                    *square += error * error;
+                }
             }
-            terms.u2 = square.sqrt();
+            terms.u_max = most.into_iter().fold(0.0, f64::max);
+            terms.u2 = squares.iter().sum::<f64>().sqrt();
             if terms.u2 < LARGEST { terms } else { Terms::UNKNOWN }
         }))
     }

@@ -180,6 +180,7 @@ impl<T: Element> Search<'_, T> {
         if self.new.options.n_candidates > selected {
             return Ok(false);
         }
+        self.scanned.copy_few()?;
         let rankings = self.scanned.best(self.layout, selected)?;
         let unseen = rankings.iter().enumerate().map(|(query, ranking)| {
             let largest = self.bounds.largest(query);

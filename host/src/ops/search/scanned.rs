@@ -10,15 +10,25 @@ use crate::error::Result;
 use crate::ops::score::prepared::{DeviceScores, PreparedScore};
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
-use crate::problem::ranking::Ranking;
-use crate::problem::scores::Scores;
+use crate::problem::ranking::{Ranked, Ranking, TopK};
 use crate::tokens::format::{Format, ScorableWith};
 use crate::tokens::layout::TokenLayout;
 
+/// Most scores of a GPU whose best the host finds: 256 KB.
+const FEW: usize = 1 << 16;
+
+/// Scores that are compared at a time.
+const LANES: usize = 16;
+
 /// The scores of all codes, where they were made.
 pub(super) enum Scanned {
-    Host(Scores),
-    Device { device: Device, work: Arc<PreparedScore>, scores: DeviceScores },
+    /// `[n_queries, n_documents]`
+    Host(Vec<f32>),
+    Device {
+        device: Device,
+        work: Arc<PreparedScore>,
+        scores: DeviceScores,
+    },
 }
 
 impl Scanned {
@@ -30,7 +40,7 @@ impl Scanned {
     ) -> Result<Scanned> {
         let (cross, options) = (Pairing::cross(), ScoreOptions::default());
         if device.ordinal().is_none() {
-            return Ok(Scanned::Host(device.score(queries, documents, &cross)?));
+            return Ok(Scanned::Host(device.score(queries, documents, &cross)?.into_values()));
         }
         if let TokensRef::Host(_) = documents {
             // Before anything is uploaded.
@@ -45,10 +55,24 @@ impl Scanned {
         Ok(Scanned::Device { device: device.clone(), work, scores })
     }
 
-    /// The best `k` of each query.
+    /// Copies the scores to the host, where they are few: their best are found there before a GPU
+    /// has begun to select them.
+    pub fn copy_few(&mut self) -> Result<()> {
+        if let Scanned::Device { scores, .. } = self
+            && scores.shape().n_scores() <= FEW
+        {
+            *self = Scanned::Host(scores.read_some(0..scores.shape().n_scores())?);
+        }
+        Ok(())
+    }
+
+    /// The best `k` of each query, of at least one document.
     pub fn best(&self, documents: &TokenLayout, k: usize) -> Result<Vec<Ranking>> {
         match self {
-            Scanned::Host(scores) => scores.top_k_of(&Pairing::cross(), documents, k),
+            Scanned::Host(scores) => {
+                let rows = scores.chunks(documents.n_items().max(1));
+                Ok(rows.map(|row| best_of(row, documents, k)).collect())
+            }
             Scanned::Device { device, work, scores } => {
                 device.prepare_top_k(&**work, documents, k)?.select(scores)
             }
@@ -59,8 +83,87 @@ impl Scanned {
     pub fn rows(&self, queries: Range<usize>, n_documents: usize) -> Result<Cow<'_, [f32]>> {
         let scores = queries.start * n_documents..queries.end * n_documents;
         match self {
-            Scanned::Host(all) => Ok(Cow::Borrowed(&all.values()[scores])),
+            Scanned::Host(all) => Ok(Cow::Borrowed(&all[scores])),
             Scanned::Device { scores: all, .. } => Ok(Cow::Owned(all.read_some(scores)?)),
+        }
+    }
+}
+
+/// The best `k` of the scores of one query.
+fn best_of(row: &[f32], documents: &TokenLayout, k: usize) -> Ranking {
+    let ranked = |(id, &score): (u32, &f32)| {
+        let has_tokens = documents.has_tokens(id as usize);
+        Ranked { id, score, has_tokens }
+    };
+    let n_nan: u32 = row.iter().map(|score| u32::from(score.is_nan())).sum();
+    if n_nan > 0 || documents.has_empty_items() || k == 0 {
+        let mut best = TopK::new(k);
+        (0u32..).zip(row).map(ranked).for_each(|document| best.push(document));
+        return best.into_ranking();
+    }
+    let least = reached_by(row, k);
+    let mut best = Vec::new();
+    for (first, block) in (0u32..).step_by(LANES).zip(row.chunks(LANES)) {
+        if block.iter().map(|&score| u32::from(score >= least)).sum::<u32>() > 0 {
+            let scores = (first..).zip(block).filter(|(_, score)| **score >= least);
+            best.extend(scores.map(ranked));
+        }
+    }
+    best.sort_unstable_by(Ranked::rank);
+    best.truncate(k);
+    Ranking { ranked: best, n_nan: 0, n_empty: 0 }
+}
+
+/// A number that at least `k` scores reach, and hardly more where they are many: the k-th of the
+/// largest of some of them each. −∞ where it takes all scores.
+fn reached_by(row: &[f32], k: usize) -> f32 {
+    let mut maxima: Vec<f32> = Vec::new();
+    for block in row.chunks(LANES * LANES) {
+        let mut most = [f32::NEG_INFINITY; LANES];
+        for scores in block.chunks(LANES) {
+            for (most, &score) in most.iter_mut().zip(scores) {
+                *most = if score > *most { score } else { *most };
+            }
+        }
+        maxima.extend(&most[..block.len().min(LANES)]);
+    }
+    if maxima.len() <= k {
+        return f32::NEG_INFINITY;
+    }
+    *maxima.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same as a ranking of all: of scores that tie, are NaN or infinite, in any number.
+    #[test]
+    fn the_best_of_a_row_are_those_of_a_ranking() {
+        for n in [1usize, 15, 16, 17, 300, 5000] {
+            for (n_values, strange) in [(1, 0.0), (7, -0.0), (100_000, 1.5), (900, f32::NAN)] {
+                let mut row: Vec<f32> =
+                    (0..n).map(|i| ((i * 2_654_435_761) % n_values) as f32 - 3.0).collect();
+                row[n / 2] = strange;
+                row[n / 3] = f32::NEG_INFINITY;
+                let lengths: Vec<i64> = (0..n as i64).map(|i| i64::from(i % 5 != 2)).collect();
+                let full = TokenLayout::padded(n, 1, 4).unwrap();
+                for layout in [full.clone(), full.with_lengths(&lengths).unwrap()] {
+                    for k in [0, 1, 5, 100, 256, 6000] {
+                        let mut best = TopK::new(k);
+                        for (id, &score) in (0u32..).zip(&row) {
+                            let has_tokens = layout.has_tokens(id as usize);
+                            best.push(Ranked { id, score, has_tokens });
+                        }
+                        let (found, wanted) = (best_of(&row, &layout, k), best.into_ranking());
+                        let ids = |ranking: &Ranking| -> Vec<(u32, u32)> {
+                            ranking.ranked.iter().map(|r| (r.id, r.score.to_bits())).collect()
+                        };
+                        assert_eq!(ids(&found), ids(&wanted), "{n} scores, k = {k}");
+                        assert_eq!((found.n_nan, found.n_empty), (wanted.n_nan, wanted.n_empty));
+                    }
+                }
+            }
         }
     }
 }
