@@ -1,5 +1,5 @@
-//! The parts of the `maxsim` command: readers of token files, the ranking loop over chunks of
-//! documents, the output formats, and the compression of token files.
+//! The parts of the `maxsim` command: readers of token files, rankings of documents that pass by,
+//! the output formats, and the compression of token files.
 
 #![deny(unsafe_code)]
 

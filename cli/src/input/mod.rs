@@ -15,7 +15,6 @@ use maxsim::{AnyTokens, TokenLayout, Tokens, files};
 
 use crate::judging::ids::{Ids, Side};
 pub use items::Items;
-pub(crate) use items::codes as codes_of_items;
 pub(crate) use maxsim::files::{Change, settle};
 pub use maxsim::files::{Contents, FileFormat as Format, ScalesPlace};
 pub use options::{InputOptions, Reading, TrailingZeros};

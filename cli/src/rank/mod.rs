@@ -13,7 +13,7 @@ pub mod winners;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, ensure};
 use maxsim::format::{ElementType, ScaleType, TokenFormat};
 use maxsim::search::SearchOptions;
 use maxsim::{Device, Devices, Ranked, Ranking, ScoreOptions};
@@ -183,14 +183,10 @@ fn sharing(args: &RankArgs, selected: &Selected) -> Result<Option<Devices>> {
     if args.device != DeviceChoice::CudaAll {
         return Ok(None);
     }
-    let why = match (&args.screen, selected) {
-        (Some(_), _) => Some("--screen is searched by one GPU"),
-        (None, Selected::Each(_)) => Some("candidates are ranked by one GPU"),
-        (None, Selected::All | Selected::Same(_)) => None,
-    };
-    if let Some(why) = why {
-        bail!("--device cuda:all: {why}; use --device cuda:N");
-    }
+    ensure!(
+        !matches!(selected, Selected::Each(_)),
+        "--device cuda:all: candidates are ranked by one GPU; use --device cuda:N"
+    );
     // Without a GPU these are the CPU.
     let _ = args.device.open()?;
     Ok(Some(Devices::all()))

@@ -4,18 +4,27 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::format::{Element, Quantized, ScaleType, TokenFormat, with_format};
-use maxsim::search::{Candidate, Certainty, ErrorTerms, SearchOptions, Shortlist, rescore_bounds};
-use maxsim::{Pairing, Ranked, Ranking, Tokens};
-use rayon::prelude::*;
+use indicatif::ProgressBar;
+use maxsim::format::{
+    Element, Format, Quantized, ScaleType, ScorableWith, TokenFormat, with_format,
+};
+use maxsim::residual::ResidualSource;
+use maxsim::search::{
+    Certainty, ErrorTerms, Hit, SearchFound, SearchOptions, SearchSource, SearchTokens,
+};
+use maxsim::streaming::{Source, StreamProgress, StreamStage, Subset};
+use maxsim::{Error, Ranked, Ranking, Tokens};
 
 use crate::args::Verify;
 use crate::documents::{DocumentFile, Documents};
-use crate::input::{Items, Reading, TokenFile, codes_of_items};
+use crate::input::{Reading, TokenFile};
 use crate::provenance::{self, Proof};
-use crate::rank::pairs;
 use crate::rank::queries::{compressed, query_format};
-use crate::rank::stream::{Calls, Outcome, Request, Search, scores};
+use crate::rank::search::may_overflow;
+use crate::rank::sides::{self, Call};
+use crate::rank::sources::{Elements, Found};
+use crate::rank::stream::{Calls, Outcome, Request, Search, check_numbers, scores};
+use crate::selection::Selected;
 
 /// Opens compressed documents, and checks that they can be those of `documents`.
 pub fn open(path: &Path, reading: Reading, documents: &Documents<'_>) -> Result<TokenFile> {
@@ -70,14 +79,12 @@ pub fn rank(
     let Documents::Tokens(documents) = request.documents else {
         bail!("the documents are compressed themselves");
     };
-    let mut outcome = with_format!(documents.contents().format, {
-        element T => request.with_less_memory(|request| search::<T>(request, screen, options)),
+    with_format!(documents.contents().format, {
+        element T => request.with_less_memory(|request| {
+            search::<T>(request, screen, documents, (proof, options))
+        }),
         other => bail!("the documents are {other}, compressed themselves"),
-    })?;
-    if let (false, Some(search)) = (proof.holds(), &mut outcome.search) {
-        search.proven.fill(0);
-    }
-    Ok(outcome)
+    })
 }
 
 /// Finds out whether `screen` was made of `documents`, which [`open`] has compared the layouts of.
@@ -91,64 +98,134 @@ pub fn check(screen: &TokenFile, documents: &Documents<'_>, verify: Verify) -> R
 fn search<T: Element>(
     request: &Request<'_>,
     screen: &TokenFile,
-    options: SearchOptions,
+    documents: &TokenFile,
+    (proof, search): (Proof, SearchOptions),
 ) -> Result<Outcome> {
     let n_queries = request.queries.n_items();
-    let query_terms = query_terms::<T>(request, screen.contents().format)?;
-    let mut searches = vec![Shortlist::new(request.top_k, options); n_queries];
+    let queries = request.queries.tokens::<T>(0..n_queries)?;
+    let found = Found::measuring();
+    let tokens = Elements::new(documents, request.allow_infinite, &found);
     let scan = Request { documents: &Documents::Tokens(screen), ..*request };
-    let take = |items: &Items<'_>, scores: &[f32]| {
-        let terms = document_terms(screen, items)?;
-        let bounds = rescore_bounds(&query_terms, &terms, &Pairing::cross(), T::TYPE)?;
-        let rows = scores.par_chunks(items.len()).zip(bounds.par_chunks(items.len()));
-        searches.par_iter_mut().zip(rows).for_each(|(search, (scores, bounds))| {
-            for ((document, &score), &bound) in items.iter().zip(scores).zip(bounds) {
-                let has_tokens = screen.layout().has_tokens(document);
-                // A layout has fewer than 2³¹ items.
-                search.push(Candidate { id: document as u32, score, bound, has_tokens });
-            }
-        });
-        Ok(())
+    let coarse = Coarse {
+        request,
+        queries: &queries,
+        terms: query_terms::<T>(request, screen.contents().format)?,
+        tokens: &tokens,
+        is_known: proof.holds(),
+        search,
     };
-    let mut calls = scores(&scan, 0..n_queries, take)?;
-    loop {
-        let pairs = (0u32..).zip(&mut searches);
-        let pairs = pairs.flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [d, q]));
-        let pairs: Vec<[u32; 2]> = pairs.collect();
-        if pairs.is_empty() {
-            break;
-        }
+    let ranked = sides::run(&scan, 0..n_queries, &found, coarse)?;
+    let has_nan = ranked.rankings.iter().any(|ranking| ranking.n_nan > 0);
+    if has_nan || may_overflow(request, &found)? {
+        // Scores beyond f32 are in no list of the best: look at each.
+        let n_pairs = request.selected.n_pairs(n_queries, documents.n_items());
         request.progress.reset();
-        request.progress.set_length(pairs.len() as u64);
-        request.progress.set_message("pairs to score again");
-        let rescored = pairs::score(request, &pairs, |pairs, scores| {
-            for (&[query, document], &score) in pairs.iter().zip(scores.values()) {
-                searches[query as usize]
-                    .rescored(document, score)
-                    .with_context(|| format!("query {query}: --screen is not of --documents"))?;
-            }
-            Ok(())
-        });
-        calls.add(rescored?);
+        request.progress.set_length(n_pairs as u64);
+        request.progress.set_message("pairs to look at");
+        scores(request, 0..n_queries, |items, scores| {
+            check_numbers(scores, 0, items, request.allow_infinite)
+        })?;
     }
-    Ok(outcome(searches, calls))
+    Ok(outcome(ranked, request.selected))
 }
 
-fn outcome(searches: Vec<Shortlist>, calls: Calls) -> Outcome {
+/// A search of codes, of which what they find is scored as tokens.
+struct Coarse<'a, T: Element> {
+    request: &'a Request<'a>,
+    queries: &'a Tokens<'a, T>,
+    /// Error terms of the queries as the scan has them.
+    terms: ErrorTerms,
+    tokens: &'a dyn Source<T>,
+    /// Whether codes are known to be those of the tokens.
+    is_known: bool,
+    search: SearchOptions,
+}
+
+impl<T: Element> Coarse<'_, T> {
+    fn run<Q: ScorableWith<D>, D: Format>(
+        &self,
+        queries: &Tokens<'_, Q>,
+        tokens: &dyn Source<T>,
+        codes: &dyn Source<D>,
+    ) -> Result<SearchFound> {
+        let Request { device, devices, top_k, .. } = *self.request;
+        let queries = SearchTokens::known(self.queries, queries, &self.terms)?;
+        let documents = match self.is_known {
+            true => SearchSource::known(&tokens, &codes, None)?,
+            false => SearchSource::assumed(&tokens, &codes, None)?,
+        };
+        let (bar, options) = (self.request.progress.clone(), self.request.stream_options()?);
+        let before = bar.position();
+        let options = options.progress(move |done| show(&bar, before, done));
+        let (q, d, search) = (&queries, &documents, &self.search);
+        let found = match devices {
+            Some(devices) => devices.search_coarse_stream(q, d, top_k, search, &options),
+            None => device.search_coarse_stream(q, d, top_k, search, &options),
+        };
+        found.map_err(|error| match error {
+            Error::Shape { argument: "compressed documents", .. } => {
+                anyhow::Error::from(error).context("--screen is not of --documents")
+            }
+            error => error.into(),
+        })
+    }
+}
+
+/// Moves the bar of a search, which counts pairs first, and then those that are scored again.
+fn show(bar: &ProgressBar, before: u64, done: &StreamProgress) {
+    match done.stage {
+        StreamStage::Scan => bar.set_position(before + done.pairs),
+        _ => {
+            bar.set_message("pairs to score again");
+            bar.set_length(done.n_documents);
+            bar.set_position(done.pairs);
+        }
+    }
+}
+
+impl<T: Element> Call for Coarse<'_, T> {
+    type Output = SearchFound;
+
+    fn of_rows<Q: ScorableWith<D>, D: Format>(
+        self,
+        queries: &Tokens<'_, Q>,
+        codes: &dyn Source<D>,
+    ) -> Result<SearchFound> {
+        match self.request.selected {
+            Selected::Same(ids) => self.run(queries, &Subset::new(self.tokens, ids)?, codes),
+            Selected::All | Selected::Each(_) => self.run(queries, self.tokens, codes),
+        }
+    }
+
+    fn of_residuals<U: Element>(
+        self,
+        _: &Tokens<'_, U>,
+        _: &dyn ResidualSource,
+    ) -> Result<SearchFound> {
+        bail!("plaid documents have no error bounds")
+    }
+}
+
+/// What was found, as the file numbers documents.
+fn outcome(found: SearchFound, selected: &Selected) -> Outcome {
     let mut search = Search { proven: Vec::new(), n_rescored: 0 };
-    let rankings = searches.into_iter().map(|candidates| {
-        let found = candidates.into_ranking();
+    let id_of = |place: u32| match selected {
+        Selected::Same(ids) => ids[place as usize],
+        Selected::All | Selected::Each(_) => place,
+    };
+    let rankings = found.rankings.into_iter().map(|found| {
         search.n_rescored += found.n_rescored;
-        let is_proven = |document: &&maxsim::search::Hit| document.certainty == Certainty::Proven;
+        let is_proven = |document: &&Hit| document.certainty == Certainty::Proven;
         search.proven.push(found.documents.iter().take_while(is_proven).count());
         let ranked = found.documents.iter().map(|document| Ranked {
-            id: document.id,
+            id: id_of(document.id),
             score: document.score,
             has_tokens: document.has_tokens,
         });
         Ranking { ranked: ranked.collect(), n_nan: found.n_nan, n_empty: found.n_empty }
     });
     let rankings = rankings.collect();
+    let calls = Calls { kernels: found.kernels, n_chunks: found.n_chunks };
     Outcome { rankings, calls, search: Some(search), winners: None }
 }
 
@@ -168,12 +245,4 @@ fn query_terms<T: Element>(request: &Request<'_>, documents: TokenFormat) -> Res
         codes F => measured::<T, F>(file, &queries, scales),
         _ => Ok(ErrorTerms::new(&queries)),
     })
-}
-
-/// Error terms of some compressed documents.
-fn document_terms(file: &TokenFile, items: &Items<'_>) -> Result<ErrorTerms> {
-    Ok(with_format!(file.contents().format, {
-        codes F => ErrorTerms::new(&codes_of_items::<F>(file, items)?),
-        other => bail!("the documents are {other}, not compressed"),
-    }))
 }

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use maxsim::format::{Element, Format, ScorableWith, with_format};
 use maxsim::residual::ResidualSource;
 use maxsim::streaming::{Source, StreamFound, StreamOptions};
-use maxsim::{Device, Devices, TokenLayout, Tokens};
+use maxsim::{Device, Devices, Tokens};
 
 use crate::input::TokenFile;
 use crate::rank::sides::{self, Call};
@@ -19,7 +19,7 @@ use crate::selection::Selected;
 /// # Errors
 /// Where documents are not finite, and where the file has changed.
 pub fn rank(request: &Request<'_>) -> Result<Option<Outcome>> {
-    let Request { queries, documents, selected, top_k, allow_infinite, .. } = *request;
+    let Request { queries, documents, selected, top_k, .. } = *request;
     let is_empty = documents.n_items() == 0 || queries.n_items() == 0;
     if is_empty || matches!(selected, Selected::Each(_)) {
         return Ok(None);
@@ -28,9 +28,7 @@ pub fn rank(request: &Request<'_>) -> Result<Option<Outcome>> {
     let call =
         Best { device: request.device, devices: request.devices, options: &options, k: top_k };
     let best = sides::run(request, 0..queries.n_items(), &found, call)?;
-    let may_overflow =
-        !allow_infinite && may_overflow(queries.layout(), [largest_of(queries)?, found.largest()]);
-    if may_overflow || best.rankings.iter().any(|ranking| ranking.n_nan > 0) {
+    if may_overflow(request, &found)? || best.rankings.iter().any(|ranking| ranking.n_nan > 0) {
         ensure!(
             request.devices.is_none(),
             "--device cuda:all: scores may be beyond f32; use --device cuda:N, which looks at each"
@@ -93,11 +91,17 @@ fn largest_of(file: &TokenFile) -> Result<f32> {
     })
 }
 
-/// Whether a score may be beyond f32: of queries and documents of some largest magnitudes.
-fn may_overflow(queries: &TokenLayout, largest: [f32; 2]) -> bool {
+/// Whether a score may be beyond f32, where that is not allowed: of the queries and of documents
+/// that were read.
+pub(super) fn may_overflow(request: &Request<'_>, found: &Found) -> Result<bool> {
+    if request.allow_infinite {
+        return Ok(false);
+    }
+    let queries = request.queries.layout();
     // Codes are multiplied before they are scaled.
-    let [of_queries, of_documents] = largest.map(|x| if x < 1.0 { 1.0 } else { f64::from(x) });
+    let of_codes = |x: f32| if x < 1.0 { 1.0 } else { f64::from(x) };
+    let [of_queries, of_documents] = [largest_of(request.queries)?, found.largest()].map(of_codes);
     let most = queries.dim() as f64 * of_queries * of_documents * queries.max_len() as f64;
     // Padding may be anything, so that this may be too careful.
-    most.is_nan() || most >= f64::from(f32::MAX) / 2.0
+    Ok(most.is_nan() || most >= f64::from(f32::MAX) / 2.0)
 }

@@ -48,6 +48,9 @@ fn all_gpus_rank_as_one() {
             assert_eq!(json(&all.ok()), json(&one.ok()), "{documents:?} {more:?}");
         }
     }
+    let more = ["--screen", int8.to_str().unwrap(), "--exact", "--exclude", ids];
+    let [all, one] = ["cuda:all", "cuda:0"].map(|device| run(&documents, device, &more));
+    assert_eq!(json(&all.ok()), json(&one.ok()));
 }
 
 /// What a GPU selects is what its scores rank, and so is what is too long to be selected.
@@ -86,19 +89,13 @@ fn a_gpu_ranks_every_format_and_part() {
 
 #[test]
 fn what_one_gpu_ranks_is_refused() {
-    let folder = folder();
+    let folder = Folder::empty();
     let (queries, documents) = (sample("queries.safetensors"), sample("documents.safetensors"));
     folder.write("run.jsonl", "{\"id\": 0, \"documents\": [3, 7]}\n");
-    let [int8, list] = ["int8.safetensors", "run.jsonl"].map(|name| folder.text(name));
-    for (files, more, expected) in [
-        ([&queries, &documents], &["--candidates", &list][..], "candidates are ranked by one GPU"),
-        ([&queries, &documents], &["--screen", &int8], "--screen is searched by one GPU"),
-    ] {
-        let more = [&["--device", "cuda:all"], more].concat();
-        let error = rank(files[0], files[1], &more).error();
-        assert!(error.starts_with(&format!("--device cuda:all: {expected}")), "{error}");
-        assert!(error.ends_with("; use --device cuda:N"), "{error}");
-    }
+    let more = ["--device", "cuda:all", "--candidates", &folder.text("run.jsonl")];
+    let error = rank(&queries, &documents, &more).error();
+    let expected = "--device cuda:all: candidates are ranked by one GPU; use --device cuda:N";
+    assert_eq!(error, expected);
     let error = run(["warm-up", "--device", "cuda:all"]).error();
     assert!(error.contains("one GPU at a time; use cuda:N"), "{error}");
 }

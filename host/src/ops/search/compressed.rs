@@ -80,10 +80,40 @@ impl<'a, T: Element, F: Format> SearchTokens<'a, T, F> {
         codes: impl Into<TokensRef<'a, F>>,
         terms: &'a ErrorTerms,
     ) -> Result<SearchTokens<'a, T, F>> {
+        let known = SearchTokens::known(tokens, codes, terms)?;
+        Ok(SearchTokens { is_known: false, ..known })
+    }
+
+    /// Tokens and codes of which the caller knows that terms are true, and that they stay so:
+    /// places are proven on that word. Where rows are measured, or are the tokens themselves, there
+    /// are [`SearchTokens::measured`] and [`SearchTokens::plain`]; this one is for callers that do
+    /// not know in their types which of the two it is.
+    ///
+    /// ```
+    /// use maxsim::format::{Int8, ScaleType};
+    /// use maxsim::search::{Certainty, ErrorTerms, SearchOptions, SearchTokens};
+    /// use maxsim::{Device, Tokens};
+    ///
+    /// let tokens = Tokens::padded(&[0.6f32, 0.8, 0.96, 0.28], 2, 1, 2)?;
+    /// let codes = tokens.quantize::<Int8>(ScaleType::F16)?;
+    /// let terms = ErrorTerms::measured(&codes, &tokens)?;
+    /// let sides = SearchTokens::known(&tokens, &codes, &terms)?;
+    /// let found = Device::cpu().search(&sides, &sides, 1, &SearchOptions::default())?;
+    /// assert_eq!(found[0].documents[0].certainty, Certainty::Proven);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`SearchTokens::assumed`].
+    pub fn known(
+        tokens: impl Into<TokensRef<'a, T>>,
+        codes: impl Into<TokensRef<'a, F>>,
+        terms: &'a ErrorTerms,
+    ) -> Result<SearchTokens<'a, T, F>> {
         let (tokens, codes) = (tokens.into(), codes.into());
         check_same_tokens("codes", tokens.layout(), codes.layout())?;
         terms.check("terms", codes.layout(), F::FORMAT)?;
-        Ok(SearchTokens { tokens, codes, terms: Cow::Borrowed(terms), is_known: false })
+        Ok(SearchTokens { tokens, codes, terms: Cow::Borrowed(terms), is_known: true })
     }
 }
 
