@@ -181,6 +181,12 @@ pub extern "C" fn stand_in_used_bytes() -> u64 {
     used_bytes(&state())
 }
 
+/// Bytes of page-locked host memory that are allocated.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_page_locked_bytes() -> u64 {
+    state().pinned.values().map(|&len| len as u64).sum()
+}
+
 /// Watches memory: fills there are counted, and those that pass its end are violations.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_watch(start: u64, len: u64) {

@@ -18,6 +18,7 @@ use maxsim_kernels::abi::arch::Arch;
 
 use super::event::RawEvent;
 use super::memory::Pinned;
+use super::memory::pieces::IdlePieces;
 use super::memory::retired::Retired;
 use super::module::Kernels;
 use super::staging::Staging;
@@ -62,6 +63,8 @@ pub(crate) struct CudaDevice {
     pub(in crate::cuda) uploader: Mutex<Option<Uploader>>,
     /// Where results are copied to, while no read uses it.
     pub(in crate::cuda) landing: Mutex<Option<Pinned>>,
+    /// The staging memory of searches, while none of them uses it.
+    pub(in crate::cuda) idle_pieces: IdlePieces,
     /// The staging memory of lists.
     pub(in crate::cuda) staging: Staging,
     /// The stream of synchronous calls, while none of them uses it.
@@ -210,6 +213,7 @@ impl CudaDevice {
             kernels: Kernels::default(),
             uploader: Mutex::new(None),
             landing: Mutex::new(None),
+            idle_pieces: IdlePieces::default(),
             staging: Staging::default(),
             idle_stream: Mutex::new(None),
             quiet: Mutex::new(()),

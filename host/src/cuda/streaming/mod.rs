@@ -10,10 +10,10 @@
 //! ```
 //!
 //! A slot is copied to when the work on its last chunk is done, a piece is filled when the copies
-//! out of it are: events say so, and only the thread that needs them waits. Slots and pieces are
-//! made once; lists of a chunk lie in blocks that are handed out again. The best of each query stay
-//! on the device and are read at the end; where all scores are wanted, those of a chunk are read
-//! when its slot is needed again.
+//! out of it are: events say so, and only the thread that needs them waits. Slots are made
+//! once, pieces are kept by the device for the next search, and lists of a chunk lie in blocks that
+//! are handed out again. The best of each query stay on the device and are read at the end; where
+//! all scores are wanted, those of a chunk are read when its slot is needed again.
 
 mod ahead;
 mod slots;
@@ -70,7 +70,7 @@ impl CudaDevice {
             let (ready_sender, ready) = sync_channel(N_AHEAD);
             let n_threads = if staging.is_needed() { call.n_threads } else { 0 };
             for _ in 0..n_threads * PIECES_PER_THREAD {
-                let _ = idle_sender.send(Piece::new(self)?);
+                let _ = idle_sender.send(Piece::new(self));
             }
             let jobs = Box::new(staging.jobs(call.chunks));
             let queue = Arc::new(Mutex::new(Queue { jobs, idle }));
@@ -95,9 +95,9 @@ impl CudaDevice {
 }
 
 /// What connects the thread that enqueues to the others.
-struct Channels {
-    idle: Sender<Piece>,
-    filled: Receiver<Result<Filled>>,
+struct Channels<'a> {
+    idle: Sender<Piece<'a>>,
+    filled: Receiver<Result<Filled<'a>>>,
     ready: Receiver<Result<Ready>>,
 }
 
@@ -144,13 +144,13 @@ impl<'a> Pass<'a> {
     }
 
     /// Enqueues all chunks in order.
-    fn run(&mut self, channels: Channels) -> Result<StreamFound> {
+    fn run(&mut self, channels: Channels<'_>) -> Result<StreamFound> {
         let (n_chunks, n_slots) = (self.call.chunks.len(), self.memory.slots.len());
-        let mut held: Vec<Filled> = Vec::new();
+        let mut held: Vec<Filled<'_>> = Vec::new();
         for number in 0..n_chunks {
             self.copy_rows(number)?;
             // Pieces of chunks whose slots still have others, whose work is not yet enqueued.
-            let is_early = |filled: &mut Filled| filled.job.chunk < number + n_slots;
+            let is_early = |filled: &mut Filled<'_>| filled.job.chunk < number + n_slots;
             for filled in held.extract_if(.., is_early).collect::<Vec<_>>() {
                 self.copy(filled, &channels.idle)?;
             }
@@ -196,13 +196,13 @@ impl<'a> Pass<'a> {
     }
 
     /// Enqueues the copies of a piece, and gives it back to be filled when they are done.
-    fn copy(&mut self, filled: Filled, idle: &Sender<Piece>) -> Result<()> {
+    fn copy<'p>(&mut self, mut filled: Filled<'p>, idle: &Sender<Piece<'p>>) -> Result<()> {
         let number = filled.job.chunk;
         self.open(number)?;
         let first_row = self.call.chunks[number].rows.start;
         let (from, to) = (&self.staging.places, &self.memory.places);
         let (slot, documents) = (self.memory.slot(number), self.call.documents);
-        self.copies.enqueue(&filled, first_row, from, slot, to, documents)?;
+        self.copies.enqueue(&mut filled, first_row, from, slot, to, documents)?;
         self.left[number] -= 1;
         // No thread takes it where all is filled.
         let _ = idle.send(filled.piece);

@@ -16,7 +16,7 @@ use crate::tokens::streamed::staged::Staged;
 pub(super) const N_SLOTS: usize = 3;
 
 /// Alignment of what lies in a slot or in a piece of staging memory.
-const ALIGN_BYTES: usize = 256;
+pub(super) const ALIGN_BYTES: usize = 256;
 
 /// Where rows, the words beside them and their mask lie in memory for so many rows.
 #[derive(Clone, Copy, Debug)]

@@ -6,11 +6,10 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use super::slots::{Places, Slot};
+use super::slots::{ALIGN_BYTES, Places, Slot};
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::CudaDevice;
-use crate::cuda::driver::event::CudaEvent;
-use crate::cuda::driver::memory::Pinned;
+use crate::cuda::driver::memory::pieces;
 use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::driver::symbols::raw;
 use crate::error::{Error, Result};
@@ -27,18 +26,27 @@ const PIECE_BYTES: usize = 4 << 20;
 /// takes longer than that.
 const SMALL_PIECE_BYTES: usize = 256 << 10;
 
-/// Memory that one thread fills at a time.
+/// Memory that one thread fills at a time. When it is dropped the device keeps it for the next
+/// search.
 #[derive(Debug)]
-pub(super) struct Piece {
-    /// Made by the thread that first fills it: page-locking takes as long as filling.
-    pinned: Option<Pinned>,
-    /// The last copies out of the piece.
-    copied: CudaEvent,
+pub(super) struct Piece<'a> {
+    device: &'a CudaDevice,
+    /// Taken by the thread that first fills it: page-locking, where the device keeps none, takes as
+    /// long as filling.
+    memory: Option<pieces::Piece>,
 }
 
-impl Piece {
-    pub fn new(device: &Arc<CudaDevice>) -> Result<Piece> {
-        Ok(Piece { pinned: None, copied: CudaEvent::new(device, false)? })
+impl<'a> Piece<'a> {
+    pub fn new(device: &'a CudaDevice) -> Piece<'a> {
+        Piece { device, memory: None }
+    }
+}
+
+impl Drop for Piece<'_> {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.device.idle_pieces.give(memory);
+        }
     }
 }
 
@@ -51,9 +59,9 @@ pub(super) struct Job {
 
 /// A piece that was filled.
 #[derive(Debug)]
-pub(super) struct Filled {
+pub(super) struct Filled<'a> {
     pub job: Job,
-    pub piece: Piece,
+    pub piece: Piece<'a>,
 }
 
 /// The stream of copies. Dropping it waits for them: they may read memory that is borrowed.
@@ -78,18 +86,20 @@ pub(super) struct Staging<'a> {
     pub places: Places,
     /// Most rows of a piece.
     rows_max: usize,
+    /// Bytes of a piece, which hardly differ between searches: what one made is of use to the next.
+    room_bytes: usize,
 }
 
 /// What is left to be done, and with which pieces.
 pub(super) struct Queue<'a> {
     pub jobs: Box<dyn Iterator<Item = Job> + Send + 'a>,
-    pub idle: Receiver<Piece>,
+    pub idle: Receiver<Piece<'a>>,
 }
 
 /// Ends the thread that collects pieces where the source has panicked.
-struct Sentinel<'a>(&'a Sender<Result<Filled>>);
+struct Sentinel<'a, 'b>(&'a Sender<Result<Filled<'b>>>);
 
-impl Drop for Sentinel<'_> {
+impl Drop for Sentinel<'_, '_> {
     fn drop(&mut self) {
         if thread::panicking() {
             let _ = self.0.send(Err(Error::Interrupted));
@@ -107,7 +117,8 @@ impl<'a> Staging<'a> {
         let piece_bytes = if pitch_bytes > 0 { PIECE_BYTES } else { SMALL_PIECE_BYTES };
         let rows_max = (piece_bytes / documents.bytes_per_row(pitch_bytes).max(1)).max(1);
         let places = Places::staging(rows_max, pitch_bytes, documents);
-        Staging { device, documents, places, rows_max }
+        let room_bytes = places.len_bytes.max(piece_bytes + 2 * ALIGN_BYTES);
+        Staging { device, documents, places, rows_max, room_bytes }
     }
 
     /// Whether anything is staged.
@@ -132,7 +143,7 @@ impl<'a> Staging<'a> {
     }
 
     /// Fills pieces until there is nothing left to do, or no thread that collects them.
-    pub fn work(&self, queue: &Mutex<Queue<'_>>, filled: &Sender<Result<Filled>>) {
+    pub fn work(&self, queue: &Mutex<Queue<'a>>, filled: &Sender<Result<Filled<'a>>>) {
         let _sentinel = Sentinel(filled);
         // Pieces, which this thread makes, lie where it runs.
         self.device.keep_thread_near();
@@ -152,14 +163,14 @@ impl<'a> Staging<'a> {
     }
 
     /// Fills a piece with rows and what comes with them.
-    fn fill(&self, mut piece: Piece, job: Job, scratch: &mut Vec<u64>) -> Result<Filled> {
+    fn fill(&self, mut piece: Piece<'a>, job: Job, scratch: &mut Vec<u64>) -> Result<Filled<'a>> {
         let Places { pitch_bytes, words_at, mask_at, .. } = self.places;
-        piece.copied.synchronize()?;
-        let pinned = match &mut piece.pinned {
-            Some(pinned) => pinned,
-            none => none.insert(Pinned::new(self.device, self.places.len_bytes)?),
+        let memory = match &mut piece.memory {
+            Some(memory) => memory,
+            none => none.insert(pieces::Piece::take(self.device, self.room_bytes)?),
         };
-        let (rows, rest) = pinned.as_mut_slice().split_at_mut(words_at);
+        memory.copied.synchronize()?;
+        let (rows, rest) = memory.pinned.as_mut_slice().split_at_mut(words_at);
         let (words, mask) = rest.split_at_mut(mask_at - words_at);
         let rows = &mut rows[..job.rows.len() * pitch_bytes];
         let words = bytemuck::cast_slice_mut(words);
@@ -179,7 +190,7 @@ impl<'a> Copies<'a> {
     /// Enqueues the copies of a piece to the slot of its chunk, which begins with row `first_row`.
     pub fn enqueue(
         &self,
-        filled: &Filled,
+        filled: &mut Filled<'_>,
         first_row: usize,
         from: &Places,
         slot: &Slot,
@@ -188,7 +199,9 @@ impl<'a> Copies<'a> {
     ) -> Result<()> {
         let Filled { job, piece } = filled;
         let (n, skipped) = (job.rows.len(), job.rows.start - first_row);
-        let Some(pinned) = &piece.pinned else { return Ok(()) };
+        // What is not given back to the piece, since an error ended this, is not kept.
+        let Some(memory) = piece.memory.take() else { return Ok(()) };
+        let pinned = &memory.pinned;
         let parts = [
             (0, 0, from.pitch_bytes),
             (from.words_at, to.words_at, if documents.has_words() { size_of::<u32>() } else { 0 }),
@@ -204,7 +217,9 @@ impl<'a> Copies<'a> {
             unsafe { self.copy(slot, to as u64, pinned.as_ptr().wrapping_add(from), len)? };
         }
         // SAFETY: the stream is never captured: its handle is not given away.
-        unsafe { piece.copied.record(&entered, self.stream.raw()) }
+        unsafe { memory.copied.record(&entered, self.stream.raw())? };
+        piece.memory = Some(memory);
+        Ok(())
     }
 
     /// Enqueues the copy of rows to the start of a slot.

@@ -34,7 +34,9 @@ pub struct StreamOptions {
     /// three such buffers. `None`: 128 MiB there, 16 MiB on the CPU.
     pub buffer_bytes: Option<u64>,
     /// Threads that read documents. `None`: up to 8, as many as the machine runs at once. Not used
-    /// where the rows are in page-locked memory, nor in any memory on the CPU.
+    /// where the rows are in page-locked memory, nor in any memory on the CPU. For a GPU each fills
+    /// two pieces of 4 MiB of page-locked memory, of which the device keeps 64 MiB for the next
+    /// search.
     pub threads: Option<usize>,
     progress: Option<Report>,
 }

@@ -64,6 +64,11 @@ impl StandIn {
         self.function::<extern "C" fn() -> u64>("stand_in_used_bytes")()
     }
 
+    /// Bytes of page-locked host memory that are allocated.
+    pub fn page_locked_bytes(&self) -> u64 {
+        self.function::<extern "C" fn() -> u64>("stand_in_page_locked_bytes")()
+    }
+
     pub fn watch(&self, start: u64, len: u64) {
         self.function::<extern "C" fn(u64, u64)>("stand_in_watch")(start, len);
     }

@@ -142,16 +142,56 @@ fn page_locked_rows_are_copied_at_once() {
         let options = StreamOptions::default().buffer_bytes(20 * DOCUMENT_BYTES).threads(1);
         let [locked, staged] = [&rows[..], &pageable].map(|rows| {
             let documents = Tokens::padded(rows, n, 10, DIM).expect("documents");
-            let _ = device.search_stream(&query, &documents, 5, &options).expect("a search");
-            driver.clear();
+            // Uploads have page-locked memory of their own.
+            let query = device.upload(&query).expect("an upload");
+            let before = driver.page_locked_bytes();
             let found = device.search_stream(&query, &documents, 5, &options);
             assert_eq!(found.expect("a search").n_chunks, 3);
             for chunk in rows.chunks(20 * 10 * DIM) {
                 assert!(driver.holds(bytemuck::cast_slice(chunk)));
             }
-            driver.count(ALLOCATIONS)
+            driver.page_locked_bytes() - before
         });
-        assert!(staged > locked, "pieces are made where they are needed alone");
+        // Lists and results have some.
+        assert!(locked < 4 << 20, "no pieces are made: {locked} bytes");
+        assert!(staged >= 8 << 20, "pieces are made: {staged} bytes");
+    });
+}
+
+/// Page-locked pieces are kept for the next search, those of eight threads, whatever its rows are.
+#[test]
+fn the_next_search_page_locks_nothing() {
+    in_stand_in("streaming::the_next_search_page_locks_nothing", |driver| {
+        let device = device();
+        let query = numbers(32 * DIM);
+        let query = Tokens::padded(&query, 1, 32, DIM).expect("a query");
+        let query = query.quantize::<Int8>(Default::default()).expect("codes");
+        // Enough rows for two pieces of each of eight threads, and as many again.
+        let (n, len) = (1000, 1024);
+        let (codes, scales) = (vec![1i8; n * len * DIM], vec![1.0f32; n * len]);
+        let layout = TokenLayout::padded(n, len, DIM).expect("a layout");
+        let scales = Scales::F32(scales.into());
+        let documents = Tokens::<Int8>::from_codes(&codes[..], scales, layout).expect("codes");
+        // Uploads have page-locked memory of their own.
+        let query = device.upload(&query).expect("an upload");
+        let before = driver.page_locked_bytes();
+        let locked_by = |threads: usize| {
+            let options = StreamOptions::default().threads(threads);
+            let _ = device.search_stream(&query, &documents, 5, &options).expect("a search");
+            driver.page_locked_bytes() - before
+        };
+        let few = locked_by(2);
+        assert_eq!(locked_by(2), few);
+        let kept = locked_by(8);
+        assert!((64 << 20..66 << 20).contains(&kept), "{kept} bytes");
+        assert_eq!([locked_by(8), locked_by(3)], [kept; 2]);
+        // Other rows take the same pieces.
+        search(&device, 2000, 50).expect("a search");
+        assert_eq!(locked_by(8), kept);
+        for threads in [24, 8, 24] {
+            let bytes = locked_by(threads);
+            assert!(bytes < 66 << 20, "{bytes} bytes of {threads} threads");
+        }
     });
 }
 

@@ -1,6 +1,7 @@
 //! Device memory and pinned host memory. Dropping either never waits: see [`retired`].
 
 mod blocks;
+pub(in crate::cuda) mod pieces;
 pub(in crate::cuda) mod retired;
 mod timeline;
 
