@@ -322,6 +322,12 @@ fn codes_of_other_documents_are_found_out() {
     assert_eq!(said(SearchSource::assumed(&masked, &codes, None)), "codes");
     assert_eq!(said(SearchSource::measured(&own, &few_codes)), "codes");
     assert_eq!(said(SearchSource::known(&own, &codes, Some(&terms))), "terms");
+    // Of the same rows, some of which are no tokens.
+    let holes: Vec<u8> = (0..N).map(|row| u8::from(row % 9 != 0)).collect();
+    let own = own.with_mask(holes.clone()).expect("tokens");
+    let terms = ErrorTerms::new(&codes);
+    let codes = codes.with_mask(holes).expect("codes");
+    assert_eq!(said(SearchSource::known(&own, &codes, Some(&terms))), "terms");
 }
 
 /// As many queries as there are, none among them, and documents without tokens.

@@ -292,7 +292,7 @@ impl ErrorTerms {
         layout: &TokenLayout,
         format: TokenFormat,
     ) -> Result<()> {
-        if self.format == format && self.layout.same_items(layout) {
+        if self.format == format && self.layout.same_tokens(layout) {
             return Ok(());
         }
         let of = |format, layout: &TokenLayout| {

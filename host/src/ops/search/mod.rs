@@ -6,7 +6,7 @@ pub(crate) mod compressed;
 mod named;
 pub(crate) mod pair_bounds;
 mod rounds;
-mod scan;
+pub(crate) mod scan;
 mod scanned;
 
 use std::cmp::Ordering;
@@ -323,10 +323,10 @@ impl Shortlist {
         }
     }
 
-    /// Takes documents into account that are not pushed: none of them has a score above `score`,
-    /// nor a bound above `bound`. None of them is re-scored.
-    pub(crate) fn pass_others(&mut self, score: f32, bound: f32) {
-        self.pass(Ranked { id: 0, score: most(score, bound), has_tokens: true });
+    /// Takes documents into account that are not pushed, nor re-scored: no score of theirs is above
+    /// `most`.
+    pub(crate) fn pass_others(&mut self, most: f32) {
+        self.pass(Ranked { id: 0, score: most, has_tokens: true });
     }
 
     /// Whether all k places are proven by what was re-scored, as far as they are documents' with

@@ -55,7 +55,7 @@ pub fn rescore_bounds(
 
 /// The bounds of the scores of two sides, pair by pair.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PairBounds<'a> {
+pub(crate) struct PairBounds<'a> {
     queries: &'a ErrorTerms,
     documents: &'a ErrorTerms,
     dim: usize,
@@ -104,6 +104,16 @@ impl<'a> PairBounds<'a> {
     /// Number of queries.
     pub fn n_queries(&self) -> usize {
         self.queries.items.len()
+    }
+
+    /// Number of documents.
+    pub fn n_documents(&self) -> usize {
+        self.documents.items.len()
+    }
+
+    /// Documents without a valid token.
+    pub fn empty(&self) -> &'a [u32] {
+        &self.documents.empty
     }
 
     /// The bound of the score of one pair.

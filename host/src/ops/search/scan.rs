@@ -61,7 +61,6 @@ impl Device {
         let (mut own_queries, mut own_documents) = (None, None);
         let search = Search {
             bounds: PairBounds::of_rescored(&queries.terms, &documents.terms, T::TYPE),
-            empty: &documents.terms.empty,
             layout: documents.tokens.layout(),
             scanned,
             rescorer: match self.ordinal() {
@@ -92,8 +91,6 @@ impl Device {
 /// A search of one corpus for several queries.
 struct Search<'a, T: Element> {
     bounds: PairBounds<'a>,
-    /// Documents without a token.
-    empty: &'a [u32],
     layout: &'a TokenLayout,
     scanned: Scanned,
     rescorer: Rescorer<'a, T>,
@@ -107,7 +104,7 @@ struct Search<'a, T: Element> {
 
 /// The documents that a search has not seen, where there are such.
 #[derive(Clone, Copy, Debug)]
-struct Unseen {
+pub(crate) struct Unseen {
     /// The last document that was seen: all others come behind it in the ranking of the scan.
     last: Ranked,
     /// What no bound is above.
@@ -182,23 +179,10 @@ impl<T: Element> Search<'_, T> {
         }
         self.scanned.copy_few()?;
         let rankings = self.scanned.best(self.layout, selected)?;
-        let unseen = rankings.iter().enumerate().map(|(query, ranking)| {
-            let largest = self.bounds.largest(query);
-            match self.seen_by(ranking) {
-                true => Some(None),
-                false => Unseen::behind(ranking, largest).map(Some),
-            }
-        });
+        let shown = rankings.iter().zip(&mut self.searches).enumerate();
+        let unseen =
+            shown.map(|(query, (ranking, search))| self.bounds.show(query, ranking, search));
         let Some(unseen) = unseen.collect::<Option<Vec<_>>>() else { return Ok(false) };
-        for (query, ranking) in rankings.iter().enumerate() {
-            let search = &mut self.searches[query];
-            for document in ranking.ranked.iter().filter(|document| document.has_tokens) {
-                search.push(self.bounds.candidate(query, document));
-            }
-            for &id in if ranking.n_empty > 0 { self.empty } else { &[] } {
-                search.push(Candidate { id, score: 0.0, bound: 0.0, has_tokens: false });
-            }
-        }
         // The candidates. Their scores say which of the others matter.
         let _ = self.rescorer.round(&mut self.searches)?;
         if !self.widen(unseen, selected)? {
@@ -206,12 +190,6 @@ impl<T: Element> Search<'_, T> {
         }
         self.rescore_all()?;
         Ok(true)
-    }
-
-    /// Whether a ranking has all documents that have a token.
-    fn seen_by(&self, ranking: &Ranking) -> bool {
-        let seen = ranking.ranked.iter().filter(|document| document.has_tokens).count() as u64;
-        seen + ranking.n_empty == self.layout.n_items() as u64
     }
 
     /// Shows the searches those documents that they have not seen which may change what is found:
@@ -243,11 +221,12 @@ impl<T: Element> Search<'_, T> {
                 for document in more.take_while(|more| more.has_tokens && more.score >= least) {
                     search.push(self.bounds.candidate(query, document));
                 }
-                unseen[query] = match (self.seen_by(ranking), Unseen::behind(ranking, largest)) {
-                    (true, _) => None,
-                    (false, None) => return Ok(false),
-                    (false, unseen) => unseen,
-                };
+                unseen[query] =
+                    match (self.bounds.seen_by(ranking), Unseen::behind(ranking, largest)) {
+                        (true, _) => None,
+                        (false, None) => return Ok(false),
+                        (false, unseen) => unseen,
+                    };
             }
             selected = larger;
         }
@@ -284,6 +263,34 @@ impl<T: Element> Search<'_, T> {
 }
 
 impl PairBounds<'_> {
+    /// Shows a search the documents of a ranking of its scan, and those without a token. Gives
+    /// those that it has not seen, where there are such; `None` where something about them is not
+    /// known: all scores have to be looked at.
+    pub(crate) fn show(
+        &self,
+        query: usize,
+        ranking: &Ranking,
+        search: &mut Shortlist,
+    ) -> Option<Option<Unseen>> {
+        let unseen = match self.seen_by(ranking) {
+            true => None,
+            false => Some(Unseen::behind(ranking, self.largest(query))?),
+        };
+        for document in ranking.ranked.iter().filter(|document| document.has_tokens) {
+            search.push(self.candidate(query, document));
+        }
+        for &id in if ranking.n_empty > 0 { self.empty() } else { &[] } {
+            search.push(Candidate { id, score: 0.0, bound: 0.0, has_tokens: false });
+        }
+        Some(unseen)
+    }
+
+    /// Whether a ranking has all documents that have a token.
+    fn seen_by(&self, ranking: &Ranking) -> bool {
+        let seen = ranking.ranked.iter().filter(|document| document.has_tokens).count() as u64;
+        seen + ranking.n_empty == self.n_documents() as u64
+    }
+
     /// A document with a token as a search takes it.
     fn candidate(&self, query: usize, document: &Ranked) -> Candidate {
         let &Ranked { id, score, has_tokens } = document;
@@ -304,7 +311,7 @@ impl Unseen {
 
     /// The most that the score of one of them can be: as a search adds them up, which rises with
     /// either.
-    fn most(&self) -> f32 {
+    pub(crate) fn most(&self) -> f32 {
         most(self.last.score, self.largest)
     }
 }
@@ -373,7 +380,6 @@ mod tests {
         let options = SearchOptions::default().n_candidates(12).exact(exact);
         let search = || Search {
             bounds: PairBounds::of_rescored(&queries.terms, &documents.terms, f32::TYPE),
-            empty: &documents.terms.empty,
             layout: documents.tokens.layout(),
             scanned: Scanned::new(&device, queries.codes, documents.codes).unwrap(),
             rescorer: Rescorer::new(&device, queries.tokens, documents.tokens),

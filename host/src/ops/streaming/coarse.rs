@@ -19,12 +19,11 @@ use crate::error::Result;
 use crate::ops::devices::Devices;
 use crate::ops::search::bounds::ErrorTerms;
 use crate::ops::search::compressed::SearchTokens;
-use crate::ops::search::pair_bounds::rescore_bounds;
+use crate::ops::search::pair_bounds::PairBounds;
 use crate::ops::search::{Candidate, Certainty, SearchOptions, SearchRanking, Shortlist};
 use crate::problem::chunks::{Chunk, shares};
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
-use crate::problem::ranking::Ranking;
 use crate::problem::top_k::{BestKeys, K_MAX};
 use crate::runtime::pool::Parallel;
 use crate::runtime::swap::{into_inner, lock};
@@ -242,56 +241,17 @@ impl<'a, T: Element, Q: ScorableWith<D>, D: Format> CoarseSearch<'a, T, Q, D> {
                 device.search_chunks(codes, documents, chunks, kept, self.options, passed)
             })?;
         let rankings = merged(found, codes.layout().n_items(), selected)?.rankings();
-        let (of_queries, cross) = (&self.queries.terms, Pairing::cross());
-        let mosts = rescore_bounds(of_queries, &terms.largest()?, &cross, T::TYPE)?;
-        let ids = rankings.iter().flat_map(|ranking| ranking.ranked.iter().map(|found| found.id));
-        let of_query = |(query, ranking): (u32, &Ranking)| vec![query; ranking.ranked.len()];
-        let queries: Vec<u32> = (0u32..).zip(&rankings).flat_map(of_query).collect();
-        let pairs = Pairing::pairs(&queries, &ids.collect::<Vec<u32>>())?;
-        let bounds = rescore_bounds(of_queries, terms, &pairs, T::TYPE)?;
-        let mut rest = &bounds[..];
+        let bounds = PairBounds::of_rescored(&self.queries.terms, terms, T::TYPE);
         let mut lists = Lists::new();
-        for ((query, ranking), most) in (0u32..).zip(&rankings).zip(mosts) {
-            let (bounds, others) = rest.split_at(ranking.ranked.len());
-            rest = others;
-            lists.extend(self.shown(ranking, bounds, most).map(|list| (query, list)));
+        for (query, ranking) in rankings.iter().enumerate() {
+            let mut list = self.new.clone();
+            let Some(unseen) = bounds.show(query, ranking, &mut list) else { continue };
+            if let Some(unseen) = unseen {
+                list.pass_others(unseen.most());
+            }
+            lists.push((query as u32, list));
         }
         Ok(lists)
-    }
-
-    /// A shortlist that has seen the documents that a scan scores best, each with its bound, those
-    /// without tokens, and the most that others can be, whose bounds are at most `most`.
-    fn shown(&self, ranking: &Ranking, bounds: &[f32], most: f32) -> Option<Shortlist> {
-        let layout = &self.documents.layout;
-        let mut list = self.new.clone();
-        let mut n_seen = 0;
-        for (found, &bound) in ranking.ranked.iter().zip(bounds) {
-            if found.has_tokens {
-                n_seen += 1;
-                list.push(Candidate { id: found.id, score: found.score, bound, has_tokens: true });
-            }
-        }
-        if ranking.n_empty > 0 {
-            // A layout has fewer than 2³¹ items.
-            let empty = (0..layout.n_items()).filter(|&id| !layout.has_tokens(id));
-            let empty = empty.map(|id| Candidate {
-                id: id as u32,
-                score: 0.0,
-                bound: 0.0,
-                has_tokens: false,
-            });
-            empty.for_each(|document| list.push(document));
-        }
-        let n_with_tokens = layout.n_items() as u64 - ranking.n_empty;
-        if n_seen < n_with_tokens {
-            let last = ranking.ranked.last()?.score;
-            // A bound that is finite is one of a score that is finite.
-            if ranking.n_nan > 0 || !most.is_finite() || !last.is_finite() {
-                return None;
-            }
-            list.pass_others(last, most);
-        }
-        Some(list)
     }
 
     /// Shows all documents to the shortlists of some queries.
@@ -417,20 +377,25 @@ impl<T: Element, Q: ScorableWith<D>, D: Format> Scan<'_, '_, T, Q, D> {
     fn take(&self, chunk: &Chunk, scores: &[f32], codes: Option<&Tokens<'_, D>>) -> Result<()> {
         let CoarseSearch { queries, documents, .. } = self.search;
         let mut memory = Vec::new();
-        let terms = match (&documents.terms, codes) {
-            (Some(terms), _) => terms.part(chunk.items.clone())?,
-            (None, Some(codes)) => ErrorTerms::new(codes),
+        let own;
+        let (terms, first) = match (&documents.terms, codes) {
+            (Some(terms), _) => (&**terms, 0),
+            (None, Some(codes)) => {
+                own = ErrorTerms::new(codes);
+                (&own, chunk.items.start)
+            }
             (None, None) => {
-                ErrorTerms::new(&documents.codes.part(chunk.items.clone(), &mut memory)?)
+                own = ErrorTerms::new(&documents.codes.part(chunk.items.clone(), &mut memory)?);
+                (&own, chunk.items.start)
             }
         };
-        let bounds = rescore_bounds(&queries.terms, &terms, &Pairing::cross(), T::TYPE)?;
+        let bounds = PairBounds::of_rescored(&queries.terms, terms, T::TYPE);
         let n = chunk.items.len();
         let show = |(query, list): &mut (u32, Shortlist)| {
-            let row = *query as usize * n..(*query as usize + 1) * n;
-            let seen = scores[row.clone()].iter().zip(&bounds[row]);
-            for (id, (&score, &bound)) in chunk.items.clone().zip(seen) {
+            let query = *query as usize;
+            for (id, &score) in chunk.items.clone().zip(&scores[query * n..(query + 1) * n]) {
                 let has_tokens = documents.layout.has_tokens(id);
+                let bound = bounds.of(query, id - first);
                 // A layout has fewer than 2³¹ items.
                 list.push(Candidate { id: id as u32, score, bound, has_tokens });
             }

@@ -1,10 +1,8 @@
-//! Terms of parts of a corpus, of parts put together, and of what no document exceeds.
+//! Terms of a corpus that is read a part at a time.
 
-use std::ops::Range;
-
-use super::{ErrorTerms, Item};
+use super::ErrorTerms;
 use crate::error::Result;
-use crate::runtime::alloc::{copy_of, reserve};
+use crate::runtime::alloc::reserve;
 use crate::tokens::format::TokenFormat;
 use crate::tokens::layout::TokenLayout;
 
@@ -21,19 +19,5 @@ impl ErrorTerms {
             items.extend(part?.items);
         }
         Ok(ErrorTerms::of_items(format, layout.clone(), items))
-    }
-
-    /// The terms of some consecutive items.
-    pub(crate) fn part(&self, items: Range<usize>) -> Result<ErrorTerms> {
-        let (_, layout) = self.layout.items(items.clone())?;
-        Ok(ErrorTerms::of_items(self.format, layout, copy_of(&self.items[items])?))
-    }
-
-    /// Terms of one item, whose bound as a document no item's exceeds.
-    pub(crate) fn largest(&self) -> Result<ErrorTerms> {
-        let maxima = self.maxima;
-        let layout = TokenLayout::padded(1, 1, self.layout.dim())?;
-        let item = Item { n_tokens: 1, sums: maxima, maxima };
-        Ok(ErrorTerms::of_items(self.format, layout, vec![item]))
     }
 }
