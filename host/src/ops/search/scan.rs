@@ -177,7 +177,11 @@ impl<T: Element> Search<'_, T> {
         if self.new.options.n_candidates > selected {
             return Ok(false);
         }
-        self.scanned.copy_few()?;
+        // Where all scores are on the host, the best are those that have to be known.
+        let selected = match self.scanned.copy_few()? {
+            true => self.new.options.n_candidates.max(1),
+            false => selected,
+        };
         let rankings = self.scanned.best(self.layout, selected)?;
         let shown = rankings.iter().zip(&mut self.searches).enumerate();
         let unseen =

@@ -1,6 +1,7 @@
 //! The scan of a search: the scores of all codes, where they were made.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -56,14 +57,15 @@ impl Scanned {
     }
 
     /// Copies the scores to the host, where they are few: their best are found there before a GPU
-    /// has begun to select them.
-    pub fn copy_few(&mut self) -> Result<()> {
-        if let Scanned::Device { scores, .. } = self
-            && scores.shape().n_scores() <= FEW
-        {
-            *self = Scanned::Host(scores.read_some(0..scores.shape().n_scores())?);
+    /// has begun to select them. Whether it has copied them.
+    pub fn copy_few(&mut self) -> Result<bool> {
+        match self {
+            Scanned::Device { scores, .. } if scores.shape().n_scores() <= FEW => {
+                *self = Scanned::Host(scores.read_some(0..scores.shape().n_scores())?);
+                Ok(true)
+            }
+            _ => Ok(false),
         }
-        Ok(())
     }
 
     /// The best `k` of each query, of at least one document.
@@ -109,7 +111,10 @@ fn best_of(row: &[f32], documents: &TokenLayout, k: usize) -> Ranking {
             best.extend(scores.map(ranked));
         }
     }
-    best.sort_unstable_by(Ranked::rank);
+    // All have tokens, and none is NaN.
+    best.sort_unstable_by(|a, b| {
+        b.score.partial_cmp(&a.score).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
+    });
     best.truncate(k);
     Ranking { ranked: best, n_nan: 0, n_empty: 0 }
 }
