@@ -39,7 +39,7 @@ SIGNATURES = {
     "address": (ctypes.c_int32, [HANDLE, ctypes.POINTER(WORD)]),
     "search_stream": (ctypes.c_int32, [HANDLE, TEXT] + [WORD] * 13),
     "search_file": (ctypes.c_int32, [HANDLE, TEXT] + [WORD] * 11),
-    "host_residual": (HANDLE, [WORD] * 10),
+    "host_residual": (HANDLE, [HANDLE] + [WORD] * 9),
     "search_residual_stream": (ctypes.c_int32, [HANDLE, HANDLE] + [WORD] * 8),
     "devices": (HANDLE, [ctypes.POINTER(HANDLE), WORD]),
     "shards": (HANDLE, [HANDLE] + [WORD] * 4),

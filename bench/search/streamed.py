@@ -338,10 +338,11 @@ class Residuals:
         tensors = (problem.centroids, problem.weights, problem.codes, problem.residuals)
         self.host = [tensor.cpu() for tensor in tensors]
         centroids, weights, codes, residuals = (tensor.data_ptr() for tensor in self.host)
-        # Only GPUs read buckets that are arranged for them.
-        self.handle = self.bench.device(
-            "host_residual", case.nbits, centroids, n_centroids, case.dim, weights, codes,
-            residuals, case.n_docs, case.doc_len, int(w.on_gpu),
+        # Page-locked and arranged: only GPUs read such.
+        device = self.bench.device
+        self.handle = device(
+            "host_residual", device.handle if w.on_gpu else None, case.nbits, centroids,
+            n_centroids, case.dim, weights, codes, residuals, case.n_docs, case.doc_len,
         )  # fmt: skip
         self.found = searches.Found(1, min(K, case.n_docs))
 

@@ -6,7 +6,7 @@ use half::f16;
 use maxsim::format::{Int8, ScaleType, Scales};
 use maxsim::residual::{ArrangedTokens, ResidualTokens};
 use maxsim::streaming::{StreamFound, StreamOptions, TokenReader};
-use maxsim::{Devices, TokenLayout, Tokens};
+use maxsim::{Device, Devices, TokenLayout, Tokens};
 
 use super::handle::{get, layout, string, wrong};
 use super::search::half_tokens;
@@ -191,13 +191,13 @@ pub struct HostResiduals {
 }
 
 impl HostResiduals {
-    fn new(tokens: ResidualTokens<'static>, arrange: bool) -> Result<HostResiduals> {
+    fn new(tokens: ResidualTokens<'static>, for_device: Option<&Device>) -> Result<HostResiduals> {
         let tokens = Box::into_raw(Box::new(tokens));
         let mut residuals = HostResiduals { arranged: None, tokens };
-        if arrange {
+        if let Some(device) = for_device {
             // SAFETY: the box stays where it is, and as it is, until this value is dropped.
             let tokens: &'static ResidualTokens<'static> = unsafe { &*tokens };
-            residuals.arranged = Some(tokens.arranged().map_err(text)?);
+            residuals.arranged = Some(device.page_locked_residual(tokens).map_err(text)?);
         }
         Ok(residuals)
     }
@@ -213,13 +213,15 @@ impl Drop for HostResiduals {
 
 /// Residual-compressed tokens `[n, len, dim]` that stay at host addresses, as
 /// [`maxsim_bench_residual`](super::maxsim_bench_residual) has them, in little-endian order, with
-/// rows that are divided by their lengths; `arrange` (0 or 1): buckets are copied to where GPUs
-/// read them fast. Null for an error.
+/// rows that are divided by their lengths; `device`: that which codes and buckets are copied for,
+/// to page-locked memory, where GPUs read them fast, or null. Null for an error.
 ///
 /// # Safety
-/// The memory must stay as it is until the tokens are freed.
+/// `device` must be null or a live handle; the memory must stay as it is until the tokens are
+/// freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn maxsim_bench_host_residual(
+    device: *const Object,
     nbits: u64,
     centroids: u64,
     n_centroids: u64,
@@ -229,10 +231,14 @@ pub unsafe extern "C" fn maxsim_bench_host_residual(
     residuals: u64,
     n: u64,
     len: u64,
-    arrange: u64,
 ) -> *mut Object {
     // SAFETY: the caller's promises.
     made(|| unsafe {
+        let device = match device.as_ref() {
+            None => None,
+            Some(Object::Device(device, _)) => Some(device),
+            Some(_) => return wrong("a device", device),
+        };
         let residual = Residual {
             nbits: nbits as u32,
             centroids,
@@ -244,7 +250,7 @@ pub unsafe extern "C" fn maxsim_bench_host_residual(
             order: "little-endian",
         };
         let tokens = residual.tokens(layout(dim, n, len, std::ptr::null())?)?;
-        Ok(Object::HostResiduals(HostResiduals::new(tokens, arrange != 0)?))
+        Ok(Object::HostResiduals(HostResiduals::new(tokens, device)?))
     })
 }
 

@@ -201,8 +201,9 @@ fn residual_documents_of_host_memory_are_searched() {
         let (device, dim) = (maxsim_bench_open(-1), DIM as u64);
         let [codes_at, residuals_at] = [address(&codes), address(&residuals)];
         let [centroids, weights] = [address(&centroids), address(&weights)];
-        let corpus = |arrange: u64| {
+        let corpus = |for_device: *const Object| {
             maxsim_bench_host_residual(
+                for_device,
                 1,
                 centroids,
                 2,
@@ -212,10 +213,9 @@ fn residual_documents_of_host_memory_are_searched() {
                 residuals_at,
                 3,
                 1,
-                arrange,
             )
         };
-        let documents = corpus(0);
+        let documents = corpus(ptr::null());
         assert!(!documents.is_null(), "{}", last_error());
         let (mut ids, mut best) = ([0i64; 3], [0f32; 3]);
         let places = [ids.as_mut_ptr().expose_provenance(), best.as_mut_ptr().expose_provenance()];
@@ -232,12 +232,14 @@ fn residual_documents_of_host_memory_are_searched() {
         assert!(best.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-3), "{best:?} {wanted:?}");
 
         // Those that are arranged are for GPUs.
-        let arranged = corpus(1);
+        let arranged = corpus(device);
         assert!(!arranged.is_null(), "{}", last_error());
         assert_eq!(search(arranged), -1);
         assert!(last_error().contains("GPU"), "{}", last_error());
         assert_eq!(search(device), -1);
         assert!(last_error().contains("residual tokens of host memory"), "{}", last_error());
+        assert!(corpus(documents).is_null());
+        assert!(last_error().contains("expected a device"), "{}", last_error());
         for object in [arranged, documents, device] {
             maxsim_bench_free(object);
         }

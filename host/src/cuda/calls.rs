@@ -92,8 +92,9 @@ impl Kept<'_> {
 pub(crate) enum StreamedRows<'a> {
     /// Elements or codes of a format; all of them, where they are in memory as a device has them.
     Stored(TokenFormat, Option<&'a [u8]>),
-    /// What a codec decodes, for queries of a type.
-    Residual(ElementType, &'a ResidualCodec<'a>),
+    /// What a codec decodes, for queries of a type; all buckets and all codes, where they are in
+    /// memory as a device has them, and every code is that of a centroid.
+    Residual(ElementType, &'a ResidualCodec<'a>, Option<[&'a [u8]; 2]>),
 }
 
 /// Results of such a search.

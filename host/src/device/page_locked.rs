@@ -6,9 +6,10 @@ use std::ops::{Deref, DerefMut};
 use super::Device;
 use crate::cuda::Pinned;
 use crate::error::{Error, Result};
+use crate::residual::{ArrangedTokens, ResidualTokens};
 use crate::runtime::alloc::filled;
 use crate::runtime::on::On;
-use crate::tokens::format::Format;
+use crate::tokens::format::{Format, Fp8};
 
 /// Elements or codes in page-locked host memory, which a GPU copies at the full speed of its link:
 /// made by [`Device::page_locked`], and filled, read and borrowed as a slice.
@@ -56,6 +57,47 @@ impl Device {
             }
         };
         Ok(PageLocked { memory, len })
+    }
+
+    /// Arranges the buckets of residual-compressed tokens for GPUs, as
+    /// [`ResidualTokens::arranged`], and puts them into page-locked memory with their codes: a
+    /// search of documents that pass by copies them at the full speed of the link. What
+    /// [`Device::page_locked`] says of memory and time holds here; on the CPU the memory is like
+    /// any other.
+    ///
+    /// ```
+    /// use maxsim::half::f16;
+    /// use maxsim::residual::{ResidualSource, ResidualTokens};
+    /// use maxsim::{Device, Ranking, Result, Tokens};
+    ///
+    /// /// Ranks a corpus for one query after the other.
+    /// fn rank(
+    ///     device: &Device,
+    ///     queries: &[Tokens<'_, f16>],
+    ///     corpus: &ResidualTokens<'_>,
+    /// ) -> Result<Vec<Ranking>> {
+    ///     let (arranged, options) = (device.page_locked_residual(corpus)?, Default::default());
+    ///     assert!(arranged.as_arranged().is_some() && corpus.as_arranged().is_none());
+    ///     let mut rankings = Vec::new();
+    ///     for query in queries {
+    ///         let found = device.search_residual_stream(query, &arranged, 10, &options)?;
+    ///         rankings.extend(found.rankings);
+    ///     }
+    ///     Ok(rankings)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] where there is no room.
+    pub fn page_locked_residual<'a>(
+        &self,
+        tokens: &'a ResidualTokens<'_>,
+    ) -> Result<ArrangedTokens<'a>> {
+        match &self.0 {
+            On::Cpu(()) => tokens.arranged(),
+            // Codes of FP8 are bytes.
+            On::Cuda(_) => tokens.arranged_in(|len_bytes| self.page_locked::<Fp8>(len_bytes)),
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Residual-compressed documents that are read a part at a time.
 
+use std::fmt;
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 use maxsim_kernels::abi::residual::BitOrder;
@@ -14,7 +15,7 @@ use super::tokens::ResidualTokens;
 use crate::error::{Error, Result};
 use crate::runtime::alloc::{fill, filled};
 use crate::runtime::pool::Parallel;
-use crate::tokens::layout::TokenLayout;
+use crate::tokens::layout::{TokenLayout, check_len};
 use crate::tokens::streamed::check_mask;
 use crate::tokens::streamed::staged::Staged;
 use crate::tokens::streamed::subset::Subset;
@@ -48,6 +49,13 @@ pub trait ResidualSource: Sync {
     /// [`Arrangement::row_bytes`]: for GPUs alone. Else rows have [`ResidualCodec::row_bytes`].
     fn is_arranged(&self) -> bool {
         false
+    }
+
+    /// All rows, where they are those of [`ArrangedTokens`]. From [page-locked
+    /// memory](crate::Device::page_locked_residual) a GPU takes them without a copy on the host,
+    /// and without [`ResidualSource::fill`].
+    fn as_arranged(&self) -> Option<&ArrangedTokens<'_>> {
+        None
     }
 
     /// Writes the codes of some rows, and their buckets `[rows.len(), row_bytes]`. All of both must
@@ -103,6 +111,10 @@ impl<S: ResidualSource + ?Sized> ResidualSource for &S {
 
     fn is_arranged(&self) -> bool {
         (**self).is_arranged()
+    }
+
+    fn as_arranged(&self) -> Option<&ArrangedTokens<'_>> {
+        (**self).as_arranged()
     }
 
     fn fill(&self, rows: Range<usize>, codes: &mut [i32], residuals: &mut [u8]) -> io::Result<()> {
@@ -165,7 +177,10 @@ impl<S: ResidualSource + ?Sized> ResidualSource for Subset<'_, S> {
     }
 }
 
-/// Residual-compressed tokens whose buckets lie as kernels of GPUs decode them.
+/// Residual-compressed tokens whose buckets lie as kernels of GPUs decode them, in memory of their
+/// own: [`ResidualTokens::arranged`], or [`Device::page_locked_residual`].
+///
+/// [`Device::page_locked_residual`]: crate::Device::page_locked_residual
 ///
 /// ```
 /// use std::sync::Arc;
@@ -181,12 +196,21 @@ impl<S: ResidualSource + ?Sized> ResidualSource for Subset<'_, S> {
 /// let arranged: ArrangedTokens = tokens.arranged()?;
 /// # Ok::<(), maxsim::Error>(())
 /// ```
-#[derive(Debug)]
 #[must_use]
 pub struct ArrangedTokens<'a> {
     tokens: &'a ResidualTokens<'a>,
     row_bytes: usize,
-    residuals: Vec<u8>,
+    /// Buckets, and behind them codes, where these are not those of `tokens`.
+    memory: Box<dyn Deref<Target = [u8]> + Send + Sync>,
+    /// Where codes begin.
+    codes_at: Option<usize>,
+}
+
+/// Prints everything but codes and buckets.
+impl fmt::Debug for ArrangedTokens<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArrangedTokens").field("tokens", &self.tokens).finish_non_exhaustive()
+    }
 }
 
 impl<'a> ResidualTokens<'a> {
@@ -195,17 +219,61 @@ impl<'a> ResidualTokens<'a> {
     /// # Errors
     /// [`Error::HostMemory`].
     pub fn arranged(&self) -> Result<ArrangedTokens<'_>> {
-        let (codec, stored) = (self.codec(), self.codec().row_bytes());
-        let arrangement = Arrangement::new(codec.dim(), codec.nbits(), self.order())?;
-        let row_bytes = arrangement.row_bytes;
-        let mut residuals = filled(self.codes().len() as u64 * row_bytes as u64, 0)?;
-        let rows = residuals.par_chunks_exact_mut(row_bytes).enumerate();
+        let arrangement = self.arrangement()?;
+        let len_bytes = self.codes().len() * arrangement.row_bytes;
+        let mut memory: Vec<u8> = filled(len_bytes as u64, 0)?;
+        self.arrange(&arrangement, &mut memory);
+        let (row_bytes, memory) = (arrangement.row_bytes, Box::new(memory));
+        Ok(ArrangedTokens { tokens: self, row_bytes, memory, codes_at: None })
+    }
+
+    /// As [`ResidualTokens::arranged`], in memory that `new` makes of so many bytes, on boundaries
+    /// of codes, with the codes beside the buckets.
+    pub(crate) fn arranged_in<M>(
+        &self,
+        new: impl FnOnce(usize) -> Result<M>,
+    ) -> Result<ArrangedTokens<'_>>
+    where
+        M: DerefMut<Target = [u8]> + Send + Sync + 'static,
+    {
+        let arrangement = self.arrangement()?;
+        let (n_rows, row_bytes) = (self.codes().len(), arrangement.row_bytes);
+        let codes_at = (n_rows * row_bytes).next_multiple_of(size_of::<i32>());
+        let mut memory = new(codes_at + n_rows * size_of::<i32>())?;
+        let (residuals, codes) = memory.split_at_mut(codes_at);
+        self.arrange(&arrangement, &mut residuals[..n_rows * row_bytes]);
+        codes.copy_from_slice(bytemuck::cast_slice(self.codes()));
+        let (memory, codes_at) = (Box::new(memory), Some(codes_at));
+        Ok(ArrangedTokens { tokens: self, row_bytes, memory, codes_at })
+    }
+
+    fn arrangement(&self) -> Result<Arrangement> {
+        Arrangement::new(self.codec().dim(), self.codec().nbits(), self.order())
+    }
+
+    /// Writes arranged buckets to room for them.
+    fn arrange(&self, arrangement: &Arrangement, to: &mut [u8]) {
+        let (stored, row_bytes) = (self.codec().row_bytes(), arrangement.row_bytes);
+        let rows = to.par_chunks_exact_mut(row_bytes).enumerate();
         let arrange = |(row, to): (usize, &mut [u8])| {
             arrangement.arrange(&self.residuals()[row * stored..(row + 1) * stored], to);
         };
         Parallel::new()
             .share(|min_len| rows.with_min_len(ROWS_AT_ONCE.max(min_len)).for_each(arrange));
-        Ok(ArrangedTokens { tokens: self, row_bytes, residuals })
+    }
+}
+
+impl ArrangedTokens<'_> {
+    /// A centroid's id per row. They are those of [`ResidualTokens`], which were checked.
+    fn codes(&self) -> &[i32] {
+        let len_bytes = size_of_val(self.tokens.codes());
+        let own = |at: usize| bytemuck::cast_slice(&self.memory[at..at + len_bytes]);
+        self.codes_at.map_or(self.tokens.codes(), own)
+    }
+
+    /// The buckets of all rows.
+    fn residuals(&self) -> &[u8] {
+        &self.memory[..self.tokens.codes().len() * self.row_bytes]
     }
 }
 
@@ -230,10 +298,14 @@ impl ResidualSource for ArrangedTokens<'_> {
         true
     }
 
+    fn as_arranged(&self) -> Option<&ArrangedTokens<'_>> {
+        Some(self)
+    }
+
     fn fill(&self, rows: Range<usize>, codes: &mut [i32], residuals: &mut [u8]) -> io::Result<()> {
-        codes.copy_from_slice(&self.tokens.codes()[rows.clone()]);
+        codes.copy_from_slice(&self.codes()[rows.clone()]);
         let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
-        residuals.copy_from_slice(&self.residuals[bytes]);
+        residuals.copy_from_slice(&self.residuals()[bytes]);
         Ok(())
     }
 }
@@ -241,8 +313,11 @@ impl ResidualSource for ArrangedTokens<'_> {
 /// What a source has beside its rows, checked.
 pub(crate) struct StreamedResiduals<'a> {
     source: &'a dyn ResidualSource,
+    codec: &'a Arc<ResidualCodec<'a>>,
+    layout: &'a TokenLayout,
     arrangement: Arrangement,
     mask: Option<&'a [u8]>,
+    arranged: Option<&'a ArrangedTokens<'a>>,
 }
 
 impl<'a> StreamedResiduals<'a> {
@@ -259,11 +334,22 @@ impl<'a> StreamedResiduals<'a> {
         }
         check_mask(layout, mask)?;
         let arrangement = Arrangement::new(codec.dim(), codec.nbits(), source.order())?;
-        Ok(StreamedResiduals { source, arrangement, mask })
+        let arranged = source.as_arranged();
+        if let Some(arranged) = arranged {
+            check_arranged(arranged, codec, layout.rows(), &arrangement)?;
+        }
+        Ok(StreamedResiduals { source, codec, layout, arrangement, mask, arranged })
     }
 
-    pub(crate) fn codec(&self) -> &ResidualCodec<'_> {
-        self.source.codec()
+    pub(crate) fn codec(&self) -> &'a ResidualCodec<'a> {
+        self.codec
+    }
+
+    /// All buckets and all codes as a device has them, where they are in memory. Every code is that
+    /// of a centroid.
+    pub(crate) fn in_memory(&self) -> Option<[&'a [u8]; 2]> {
+        let of = |all: &'a ArrangedTokens<'a>| [all.residuals(), bytemuck::cast_slice(all.codes())];
+        self.arranged.map(of)
     }
 
     /// Bytes of a row's buckets as the source has them.
@@ -283,12 +369,12 @@ impl<'a> StreamedResiduals<'a> {
                     .into(),
             });
         }
-        let (rows, layout) = self.source.layout().items(items)?;
+        let (rows, layout) = self.layout.items(items)?;
         let row_bytes = self.codec().row_bytes();
         let mut codes = filled(rows.len() as u64, 0)?;
         let mut residuals = filled((rows.len() * row_bytes) as u64, 0)?;
         self.read(rows.clone(), &mut codes, &mut residuals)?;
-        let (codec, order) = (self.source.codec().clone(), self.source.order());
+        let (codec, order) = (self.codec.clone(), self.source.order());
         let part = ResidualTokens::new(codec, codes, residuals, order, layout)?;
         match self.mask {
             Some(mask) => part.with_mask(&mask[rows]),
@@ -303,6 +389,10 @@ impl<'a> StreamedResiduals<'a> {
         filled.map_err(|source| Error::Source { first_row, n_rows, source })?;
         let n_items = self.codec().n_centroids();
         // Negative codes are large without their sign.
+        let largest = codes.iter().fold(0, |largest, &code| largest.max(code as u32));
+        if (largest as usize) < n_items {
+            return Ok(());
+        }
         match codes.iter().position(|&code| code as u32 as usize >= n_items) {
             None => Ok(()),
             Some(i) => {
@@ -313,9 +403,31 @@ impl<'a> StreamedResiduals<'a> {
     }
 }
 
+/// Refuses arranged tokens that are not all rows of a source, or of other centroids.
+fn check_arranged(
+    arranged: &ArrangedTokens<'_>,
+    codec: &ResidualCodec<'_>,
+    rows: usize,
+    arrangement: &Arrangement,
+) -> Result<()> {
+    check_len("codes", rows, "one per row", arranged.codes().len())?;
+    let of = arranged.tokens.codec();
+    if of.n_centroids() > codec.n_centroids() || arranged.row_bytes != arrangement.row_bytes {
+        let say = |n_centroids: usize, row_bytes: usize| {
+            format!("codes of {n_centroids} centroids and {row_bytes} bytes of buckets a row")
+        };
+        return Err(Error::Shape {
+            argument: "documents",
+            expected: say(codec.n_centroids(), arrangement.row_bytes),
+            found: format!("arranged {}", say(of.n_centroids(), arranged.row_bytes)),
+        });
+    }
+    Ok(())
+}
+
 impl Staged for StreamedResiduals<'_> {
     fn layout(&self) -> &TokenLayout {
-        self.source.layout()
+        self.layout
     }
 
     fn mask(&self) -> Option<&[u8]> {

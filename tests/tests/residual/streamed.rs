@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use half::f16;
 use maxsim::format::{Element, with_element};
-use maxsim::residual::{BitOrder, ResidualCodec, ResidualSource, ResidualTokens};
+use maxsim::residual::{
+    ArrangedTokens, BitOrder, Centroids, ResidualCodec, ResidualSource, ResidualTokens,
+};
 use maxsim::streaming::{StreamOptions, Subset};
 use maxsim::{
     Device, Devices, Error, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, Tokens, TopK,
@@ -46,7 +48,6 @@ fn check_streamed<T: Element>(
     let data = case.case.data();
     let parts = case.parts(&data.documents);
     let documents = case.tokens(&parts, &data.documents).map_err(text)?;
-    let arranged = documents.arranged().map_err(text)?;
     let stored: Vec<T> = elements(&data.queries);
     let queries = tokens(&case.case.queries, &data.queries, &stored).map_err(text)?;
     for device in all_devices() {
@@ -69,11 +70,22 @@ fn check_streamed<T: Element>(
             let shared = devices.search_residual_stream(&queries, &documents, k, &options);
             check(&found.rankings, &shared.map_err(text)?.rankings).map_err(at)?;
             check_scores(&device, &queries, &documents, &options).map_err(at)?;
-            // Buckets that are arranged already: the same bits on a GPU, nothing on the CPU.
-            match device.search_residual_stream(&queries, &arranged, k, &options) {
-                Ok(again) => check(&found.rankings, &again.rankings).map_err(at)?,
-                Err(Error::Unsupported { .. }) if device.ordinal().is_none() => {}
-                Err(error) => return Err(at(error.to_string())),
+            // Buckets that are arranged already, and those that no thread stages: the same bits on
+            // a GPU, nothing on the CPU.
+            let arranged = [documents.arranged(), device.page_locked_residual(&documents)];
+            for arranged in arranged {
+                let arranged = arranged.map_err(text)?;
+                let again = device.search_residual_stream(&queries, &arranged, k, &options);
+                match again {
+                    Ok(again) => {
+                        check(&found.rankings, &again.rankings).map_err(at)?;
+                        let shared =
+                            devices.search_residual_stream(&queries, &arranged, k, &options);
+                        check(&found.rankings, &shared.map_err(text)?.rankings).map_err(at)?;
+                    }
+                    Err(Error::Unsupported { .. }) if device.ordinal().is_none() => {}
+                    Err(error) => return Err(at(error.to_string())),
+                }
             }
         }
         suite.count(&device.to_string());
@@ -218,6 +230,76 @@ fn wrong_codes_and_rows_that_cannot_be_read() {
                 other => panic!("{device}: {other:?}"),
             }
             assert_eq!(search(1000, None).expect("a search").rankings[0].ranked.len(), 3);
+        }
+    }
+}
+
+/// Arranged tokens that say to be another corpus.
+struct Renamed<'a> {
+    arranged: &'a ArrangedTokens<'a>,
+    codec: Arc<ResidualCodec<'a>>,
+    layout: TokenLayout,
+}
+
+impl ResidualSource for Renamed<'_> {
+    fn codec(&self) -> &Arc<ResidualCodec<'_>> {
+        &self.codec
+    }
+
+    fn order(&self) -> BitOrder {
+        self.arranged.order()
+    }
+
+    fn layout(&self) -> &TokenLayout {
+        &self.layout
+    }
+
+    fn is_arranged(&self) -> bool {
+        true
+    }
+
+    fn as_arranged(&self) -> Option<&ArrangedTokens<'_>> {
+        Some(self.arranged)
+    }
+
+    fn fill(&self, rows: Range<usize>, codes: &mut [i32], residuals: &mut [u8]) -> io::Result<()> {
+        self.arranged.fill(rows, codes, residuals)
+    }
+}
+
+/// Codes that no thread looks at again are those of the codec's centroids, one for each row.
+#[test]
+fn arranged_tokens_of_another_codec_or_layout() {
+    let codec = |n_centroids: usize, nbits: u32| {
+        let centroids = Centroids::F32(vec![0.25; n_centroids * 128].into());
+        let weights = vec![0.5; 1 << nbits];
+        Arc::new(ResidualCodec::new(nbits, 128, centroids, &weights, true).expect("a codec"))
+    };
+    let layout = |n: usize| TokenLayout::padded(n, 1, 128).expect("a layout");
+    let (codes, buckets, order) = (vec![4i32, 0, 1], vec![7; 3 * 32], BitOrder::Colbert);
+    let tokens = ResidualTokens::new(codec(5, 2), codes, buckets, order, layout(3));
+    let tokens = tokens.expect("tokens");
+    let query = vec![f16::ONE; 128];
+    let query = Tokens::padded(&query, 1, 1, 128).expect("a query");
+    for device in all_devices() {
+        let arranged = device.page_locked_residual(&tokens).expect("memory");
+        let search = |n_centroids: usize, nbits: u32, n: usize| {
+            let (codec, layout) = (codec(n_centroids, nbits), layout(n));
+            let renamed = Renamed { arranged: &arranged, codec, layout };
+            device.search_residual_stream(&query, &renamed, 3, &StreamOptions::default())
+        };
+        for (n_centroids, nbits, n, argument) in
+            [(4, 2, 3, "documents"), (5, 4, 3, "documents"), (5, 2, 2, "codes"), (5, 2, 4, "codes")]
+        {
+            match search(n_centroids, nbits, n) {
+                Err(Error::Shape { argument: of, .. }) => assert_eq!(of, argument, "{device}"),
+                other => panic!("{device}: {other:?}"),
+            }
+        }
+        match search(6, 2, 3) {
+            Ok(found) => assert_eq!(found.rankings[0].ranked.len(), 3),
+            Err(Error::Unsupported { .. }) if device.ordinal().is_none() => {}
+            Err(error) => panic!("{device}: {error}"),
         }
     }
 }

@@ -48,7 +48,7 @@ impl Ready {
         let tokens = tokens(device, call, memory, tables, (number, &layout))?;
         let format = match call.rows {
             StreamedRows::Stored(format, _) => format,
-            StreamedRows::Residual(element, _) => TokenFormat::Residual(element),
+            StreamedRows::Residual(element, ..) => TokenFormat::Residual(element),
         };
         let cross = Pairing::cross();
         let problem = Problem::new(call.query_layout, &layout, &cross)?;
@@ -98,7 +98,7 @@ fn tokens(
             }
             Ok(tokens)
         }
-        StreamedRows::Residual(element, codec) => {
+        StreamedRows::Residual(element, codec, _) => {
             let [centroids, weights] =
                 tables.map_or([0; 2], |tables| tables.each_ref().map(Buffer::address));
             let norms = if codec.normalize() { base + places.norms_at as u64 } else { 0 };

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use self::ahead::Ready;
-use self::slots::Memory;
+use self::slots::{Memory, Places};
 use self::staging::{Copies, Filled, Piece, Queue, Staging, find_norms};
 use super::buffers::outputs::CudaOutputs;
 use super::buffers::residual::residual_tables;
@@ -37,6 +37,7 @@ use super::driver::stream::CudaStream;
 use super::top_k::CudaTopK;
 use crate::error::{Error, Result};
 use crate::problem::outputs::OutputShape;
+use crate::tokens::streamed::staged::{MaskAlone, Staged};
 
 /// Pieces of staging memory for each thread: one that is filled, one that is copied.
 const PIECES_PER_THREAD: usize = 2;
@@ -50,18 +51,20 @@ impl CudaDevice {
         self: &Arc<CudaDevice>,
         call: &StreamCall<'_>,
     ) -> Result<StreamFound> {
-        let (mut locked, mut tables) = (None, None);
-        match call.rows {
-            StreamedRows::Stored(_, Some(rows)) if is_page_locked(self, rows)? => {
-                locked = Some(rows);
+        let tables = match call.rows {
+            StreamedRows::Stored(..) => None,
+            StreamedRows::Residual(element, codec, _) => {
+                Some(residual_tables(self, element, codec)?)
             }
-            StreamedRows::Stored(..) => {}
-            StreamedRows::Residual(element, codec) => {
-                tables = Some(residual_tables(self, element, codec)?);
-            }
-        }
-        let staged_pitch = if locked.is_some() { 0 } else { call.documents.pitch_bytes() };
-        let staging = Staging::new(self, call.documents, staged_pitch);
+        };
+        let locked = Locked::find(self, call.rows)?;
+        let mask_alone = MaskAlone(call.documents);
+        let (staged, staged_pitch): (&dyn Staged, usize) = match locked {
+            None => (call.documents, call.documents.pitch_bytes()),
+            Some(Locked { words: None, .. }) => (call.documents, 0),
+            Some(Locked { words: Some(_), .. }) => (&mask_alone, 0),
+        };
+        let staging = Staging::new(self, staged, staged_pitch);
         let memory = Memory::new(self, call)?;
         let mut pass = Pass::new(self, call, &staging, &memory, locked)?;
         thread::scope(|scope| {
@@ -94,6 +97,28 @@ impl CudaDevice {
     }
 }
 
+/// What the device reads from page-locked memory.
+#[derive(Clone, Copy)]
+struct Locked<'a> {
+    /// All rows.
+    rows: &'a [u8],
+    /// The words beside them, where they are not staged.
+    words: Option<&'a [u8]>,
+}
+
+impl<'a> Locked<'a> {
+    fn find(device: &CudaDevice, rows: StreamedRows<'a>) -> Result<Option<Locked<'a>>> {
+        let (rows, words) = match rows {
+            StreamedRows::Stored(_, Some(rows)) => (rows, None),
+            StreamedRows::Residual(.., Some([rows, words])) => (rows, Some(words)),
+            StreamedRows::Stored(_, None) | StreamedRows::Residual(.., None) => return Ok(None),
+        };
+        let is_locked = is_page_locked(device, rows)?
+            && words.map_or(Ok(true), |words| is_page_locked(device, words))?;
+        Ok(is_locked.then_some(Locked { rows, words }))
+    }
+}
+
 /// What connects the thread that enqueues to the others.
 struct Channels<'a> {
     idle: Sender<Piece<'a>>,
@@ -106,8 +131,7 @@ struct Pass<'a> {
     call: &'a StreamCall<'a>,
     staging: &'a Staging<'a>,
     memory: &'a Memory,
-    /// All rows, where the device reads them from page-locked memory.
-    locked: Option<&'a [u8]>,
+    locked: Option<Locked<'a>>,
     best: CudaTopK,
     /// Scores that are to be read, of consecutive chunks.
     unread: VecDeque<(CudaOutputs, OutputShape)>,
@@ -126,7 +150,7 @@ impl<'a> Pass<'a> {
         call: &'a StreamCall<'a>,
         staging: &'a Staging<'a>,
         memory: &'a Memory,
-        locked: Option<&'a [u8]>,
+        locked: Option<Locked<'a>>,
     ) -> Result<Pass<'a>> {
         Ok(Pass {
             call,
@@ -186,13 +210,17 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Enqueues the copy of the rows of a chunk, where they are page-locked.
+    /// Enqueues the copies of the rows of a chunk, where they are page-locked.
     fn copy_rows(&mut self, number: usize) -> Result<()> {
-        let Some(all) = self.locked else { return Ok(()) };
+        let Some(locked) = self.locked else { return Ok(()) };
         self.open(number)?;
-        let (rows, row_bytes) = (&self.call.chunks[number].rows, self.memory.places.pitch_bytes);
-        let rows = &all[rows.start * row_bytes..rows.end * row_bytes];
-        self.copies.enqueue_rows(rows, self.memory.slot(number))
+        let (rows, slot) = (&self.call.chunks[number].rows, self.memory.slot(number));
+        let Places { pitch_bytes, words_at, .. } = self.memory.places;
+        let bytes = rows.start * pitch_bytes..rows.end * pitch_bytes;
+        self.copies.enqueue_bytes(&locked.rows[bytes], slot, 0)?;
+        let Some(words) = locked.words else { return Ok(()) };
+        let bytes = rows.start * size_of::<u32>()..rows.end * size_of::<u32>();
+        self.copies.enqueue_bytes(&words[bytes], slot, words_at)
     }
 
     /// Enqueues the copies of a piece, and gives it back to be filled when they are done.
@@ -200,9 +228,8 @@ impl<'a> Pass<'a> {
         let number = filled.job.chunk;
         self.open(number)?;
         let first_row = self.call.chunks[number].rows.start;
-        let (from, to) = (&self.staging.places, &self.memory.places);
-        let (slot, documents) = (self.memory.slot(number), self.call.documents);
-        self.copies.enqueue(&mut filled, first_row, from, slot, to, documents)?;
+        let (slot, to) = (self.memory.slot(number), &self.memory.places);
+        self.copies.enqueue(&mut filled, first_row, self.staging, slot, to)?;
         self.left[number] -= 1;
         // No thread takes it where all is filled.
         let _ = idle.send(filled.piece);
@@ -229,7 +256,7 @@ impl<'a> Pass<'a> {
         slot.copied.hold_back(&entered, &self.stream, order)?;
         drop(entered);
         let Ready { tokens, score, outputs, shape, select, kernel } = ready;
-        if let StreamedRows::Residual(element, codec) = self.call.rows {
+        if let StreamedRows::Residual(element, codec, _) = self.call.rows {
             find_norms(&tokens, &mut self.stream, element, codec.dim())?;
         }
         score.enqueue(&mut self.stream, self.call.queries, &tokens, &outputs)?;

@@ -43,7 +43,7 @@ impl Places {
         let pitch_bytes = documents.pitch_bytes();
         let (rows_len, norms) = match call.rows {
             StreamedRows::Stored(..) => (rows, 0),
-            StreamedRows::Residual(_, codec) if codec.normalize() => (padded, padded),
+            StreamedRows::Residual(_, codec, _) if codec.normalize() => (padded, padded),
             StreamedRows::Residual(..) => (padded, 0),
         };
         let words = if documents.has_words() { padded } else { 0 };

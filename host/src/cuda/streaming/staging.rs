@@ -192,11 +192,11 @@ impl<'a> Copies<'a> {
         &self,
         filled: &mut Filled<'_>,
         first_row: usize,
-        from: &Places,
+        staging: &Staging<'_>,
         slot: &Slot,
         to: &Places,
-        documents: &dyn Staged,
     ) -> Result<()> {
+        let Staging { documents, places: from, .. } = staging;
         let Filled { job, piece } = filled;
         let (n, skipped) = (job.rows.len(), job.rows.start - first_row);
         // What is not given back to the piece, since an error ended this, is not kept.
@@ -222,10 +222,10 @@ impl<'a> Copies<'a> {
         Ok(())
     }
 
-    /// Enqueues the copy of rows to the start of a slot.
-    pub fn enqueue_rows(&self, rows: &'a [u8], slot: &Slot) -> Result<()> {
+    /// Enqueues the copy of bytes to a place of a slot.
+    pub fn enqueue_bytes(&self, bytes: &'a [u8], slot: &Slot, to: usize) -> Result<()> {
         // SAFETY: the borrow outlives this, and dropping this waits for the copy.
-        unsafe { self.copy(slot, 0, rows.as_ptr(), rows.len()) }
+        unsafe { self.copy(slot, to as u64, bytes.as_ptr(), bytes.len()) }
     }
 
     /// # Safety

@@ -169,7 +169,7 @@ impl<T: Element> Corpus<T> for StreamedResiduals<'_> {
     }
 
     fn on_cuda(&self, _: &ScoreOptions, search: OnCuda<'_>) -> Result<StreamFound> {
-        search(self, StreamedRows::Residual(T::TYPE, self.codec()))
+        search(self, StreamedRows::Residual(T::TYPE, self.codec(), self.in_memory()))
     }
 }
 

@@ -73,7 +73,8 @@ impl Device {
     /// As [`Device::search_stream`], of residual-compressed documents, which are scored as those of
     /// [`Device::upload_residual`] are: `T` is f16 or bf16 on a GPU. A GPU reads
     /// [`ArrangedTokens`](crate::residual::ArrangedTokens) several times as fast as others, whose
-    /// buckets threads have to arrange.
+    /// buckets threads have to arrange, and fastest from page-locked memory
+    /// ([`Device::page_locked_residual`]).
     ///
     /// ```
     /// use std::sync::Arc;

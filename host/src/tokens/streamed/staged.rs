@@ -38,6 +38,31 @@ pub(crate) trait Staged: Sync {
     }
 }
 
+/// The mask of documents whose rows, with the words beside them, are not staged.
+pub(crate) struct MaskAlone<'a>(pub &'a dyn Staged);
+
+impl Staged for MaskAlone<'_> {
+    fn layout(&self) -> &TokenLayout {
+        self.0.layout()
+    }
+
+    fn mask(&self) -> Option<&[u8]> {
+        self.0.mask()
+    }
+
+    fn pitch_bytes(&self) -> usize {
+        0
+    }
+
+    fn has_words(&self) -> bool {
+        false
+    }
+
+    fn write(&self, _: Range<usize>, _: &mut [u8], _: &mut [u32], _: &mut Vec<u64>) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// Rows of elements or codes.
 pub(crate) struct StagedRows<'a, F: Format> {
     pub documents: &'a Streamed<'a, F>,

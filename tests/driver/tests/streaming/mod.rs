@@ -5,11 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use half::f16;
 use maxsim::format::{Int8, Scales};
-use maxsim::residual::{Arrangement, BitOrder, Centroids, ResidualCodec, ResidualTokens};
+use maxsim::residual::{
+    Arrangement, BitOrder, Centroids, ResidualCodec, ResidualSource, ResidualTokens,
+};
 use maxsim::streaming::{Generated, StreamOptions, TokenReader};
 use maxsim::{Device, Devices, Error, Interrupt, TokenLayout, Tokens};
 
-use super::stand_in::{ALLOCATIONS, COPIES, in_stand_in};
+use super::stand_in::{ALLOCATIONS, COPIES, StandIn, in_stand_in};
 
 const DIM: usize = 128;
 
@@ -286,37 +288,81 @@ fn a_truncated_file_in_the_middle_of_a_stream() {
 #[test]
 fn residuals_reach_the_device() {
     in_stand_in("streaming::residuals_reach_the_device", |driver| {
-        let device = device();
-        let (n, len) = (30, 8);
-        let rows = n * len;
-        let centroids = Centroids::F32(vec![0.5; 300 * DIM].into());
-        let codec = ResidualCodec::new(2, DIM, centroids, &[-0.3, -0.1, 0.1, 0.3], true);
-        let codes: Vec<i32> = (0..rows).map(|row| (row * 37 % 300) as i32).collect();
-        let buckets: Vec<u8> = (0..rows * 32).map(|i| (i * 7919 % 251) as u8).collect();
-        let layout = TokenLayout::padded(n, len, DIM).expect("a layout");
-        let order = BitOrder::Colbert;
-        let codec = codec.expect("a codec").into();
-        let tokens = ResidualTokens::new(codec, &codes[..], &buckets[..], order, layout);
-        let tokens = tokens.expect("tokens");
-        let arrangement = Arrangement::new(DIM, 2, order).expect("an arrangement");
-        let query = numbers(32 * DIM);
-        let query = Tokens::padded(&query, 1, 32, DIM).expect("a query");
-        let bytes_per_document = (len * (arrangement.row_bytes + 4)) as u64;
-        let options = StreamOptions::default().buffer_bytes(10 * bytes_per_document);
-        let found = device.search_residual_stream(&query, &tokens, 5, &options);
-        assert_eq!(found.expect("a search").n_chunks, 3);
-        let again = device.search_residual_stream(&query, &tokens.arranged().unwrap(), 5, &options);
-        assert_eq!(again.expect("a search").n_chunks, 3);
-        for chunk in 0..3 {
-            let rows = chunk * 10 * len..(chunk + 1) * 10 * len;
-            let mut arranged = vec![0; rows.len() * arrangement.row_bytes];
-            for (row, to) in rows.clone().zip(arranged.chunks_mut(arrangement.row_bytes)) {
-                arrangement.arrange(&buckets[row * 32..(row + 1) * 32], to);
-            }
-            assert!(driver.holds(&arranged), "buckets of chunk {chunk}");
-            let mut words = codes[rows].to_vec();
-            words.extend([0; 100]);
-            assert!(driver.holds(bytemuck::cast_slice(&words)), "codes of chunk {chunk}");
-        }
+        check_residuals(driver, false, |search, tokens| {
+            search(tokens);
+            search(&tokens.arranged().expect("arranged tokens"));
+        });
     });
+}
+
+/// Page-locked codes and buckets are copied as they lie: no thread stages them.
+#[test]
+fn page_locked_residuals_are_copied_at_once() {
+    in_stand_in("streaming::page_locked_residuals_are_copied_at_once", |driver| {
+        check_residuals(driver, false, |search, tokens| {
+            let arranged = device().page_locked_residual(tokens).expect("memory");
+            let before = driver.page_locked_bytes();
+            search(&arranged);
+            // Lists and results have some.
+            assert!(driver.page_locked_bytes() < before + (4 << 20), "no pieces are made");
+        });
+    });
+}
+
+/// A mask is staged beside them.
+#[test]
+fn page_locked_residuals_with_a_mask() {
+    in_stand_in("streaming::page_locked_residuals_with_a_mask", |driver| {
+        check_residuals(driver, true, |search, tokens| {
+            search(&device().page_locked_residual(tokens).expect("memory"));
+        });
+    });
+}
+
+/// Runs searches of tokens in three chunks, and finds each where the device has memory.
+fn check_residuals(
+    driver: &StandIn,
+    has_mask: bool,
+    run: impl FnOnce(&dyn Fn(&dyn ResidualSource), &ResidualTokens<'_>),
+) {
+    let device = device();
+    let (n, len) = (30, 8);
+    let rows = n * len;
+    let centroids = Centroids::F32(vec![0.5; 300 * DIM].into());
+    let codec = ResidualCodec::new(2, DIM, centroids, &[-0.3, -0.1, 0.1, 0.3], true);
+    let codes: Vec<i32> = (0..rows).map(|row| (row * 37 % 300) as i32).collect();
+    let buckets: Vec<u8> = (0..rows * 32).map(|i| (i * 7919 % 251) as u8).collect();
+    let mask: Vec<u8> = (0..rows).map(|row| u8::from(row % 8 != 3) * (1 + row as u8 % 9)).collect();
+    let layout = TokenLayout::padded(n, len, DIM).expect("a layout");
+    let order = BitOrder::Colbert;
+    let codec = codec.expect("a codec").into();
+    let tokens = ResidualTokens::new(codec, &codes[..], &buckets[..], order, layout);
+    let mut tokens = tokens.expect("tokens");
+    if has_mask {
+        tokens = tokens.with_mask(&mask[..]).expect("a mask");
+    }
+    let arrangement = Arrangement::new(DIM, 2, order).expect("an arrangement");
+    let query = numbers(32 * DIM);
+    let query = Tokens::padded(&query, 1, 32, DIM).expect("a query");
+    // Uploads have page-locked memory of their own.
+    let query = device.upload(&query).expect("an upload");
+    let bytes_per_document = (len * (arrangement.row_bytes + 4 + usize::from(has_mask))) as u64;
+    let options = StreamOptions::default().buffer_bytes(10 * bytes_per_document);
+    let search = |source: &dyn ResidualSource| {
+        let found = device.search_residual_stream(&query, &source, 5, &options);
+        assert_eq!(found.expect("a search").n_chunks, 3);
+    };
+    run(&search, &tokens);
+    for chunk in 0..3 {
+        let rows = chunk * 10 * len..(chunk + 1) * 10 * len;
+        let mut arranged = vec![0; rows.len() * arrangement.row_bytes];
+        for (row, to) in rows.clone().zip(arranged.chunks_mut(arrangement.row_bytes)) {
+            arrangement.arrange(&buckets[row * 32..(row + 1) * 32], to);
+        }
+        assert!(driver.holds(&arranged), "buckets of chunk {chunk}");
+        assert!(!has_mask || driver.holds(&mask[rows.clone()]), "mask of chunk {chunk}");
+        let mut words = codes[rows].to_vec();
+        words.extend([0; 100]);
+        assert!(driver.holds(bytemuck::cast_slice(&words)), "codes of chunk {chunk}");
+    }
 }
