@@ -18,8 +18,9 @@ use tempfile::NamedTempFile;
 use crate::columns::{execution_error, external};
 use crate::literal::{scale_lists, token_lists};
 
-/// Bytes of tokens in a row group: what is scored at once on one core, at least.
-const GROUP_BYTES: usize = 64 << 20;
+/// Bytes of tokens in a row group, which a reader has in memory as a whole: so few that allocators
+/// use the memory of one for the next. Of more (glibc: 32 MB) each is mapped anew, page by page.
+const GROUP_BYTES: usize = 16 << 20;
 
 /// End of the names of Parquet files.
 const PARQUET: &str = ".parquet";
@@ -115,7 +116,7 @@ pub async fn read_parquet(session: &SessionContext, path: &str) -> Result<DataFr
 /// Writes documents to a Parquet file, whole or not at all: the columns of [`batch`].
 ///
 /// Numbers are stored as they are, since compression finds nothing in embeddings; but INT8 codes
-/// by a dictionary, since Parquet has no numbers of one byte. Row groups have 64 MB, so that a
+/// by a dictionary, since Parquet has no numbers of one byte. Row groups have 16 MB, so that a
 /// large file is several partitions.
 ///
 /// # Errors
