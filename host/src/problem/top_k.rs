@@ -4,7 +4,7 @@
 //! ([`maxsim_kernels::abi::params::top_k`]): a ranking is the order of falling keys, and the best k
 //! are the k largest of them, however they are found.
 
-use maxsim_kernels::abi::params::top_k::{Entry, NO_KEY, entry, is_empty, is_nan, key};
+use maxsim_kernels::abi::params::top_k::{Entry, NO_KEY, entry, is_empty, is_nan, key, upper_word};
 
 use super::pairing::Kind;
 use super::{Problem, ScoreShape};
@@ -199,8 +199,8 @@ impl BestKeys {
                 counts.fill(0);
             }
             let keys = rows.keys(row, scores, first_id).inspect(|&key| {
-                counts[0] += u64::from(is_nan(key));
-                counts[1] += u64::from(is_empty(key));
+                counts[0] += u64::from(is_nan(upper_word(key)));
+                counts[1] += u64::from(is_empty(upper_word(key)));
             });
             merge(best, keys, &mut collected);
         }

@@ -176,11 +176,64 @@ loads! { reg64 u64, (readonly, nostack);
     /// `address` must be readable for 8 bytes and aligned to 8.
     #[cfg(maxsim_arch = "sm_80")]
     load_written_u64 -> reg64 u64 = "ld.global.cg.b64";
+    /// Four bytes of global memory written by an earlier kernel, which this block may write later.
+    /// Read from the L1 cache.
+    ///
+    /// # Safety
+    /// `address` must be readable for 4 bytes and aligned to 4.
+    read_u32 -> reg32 u32 = "ld.global.b32";
+    /// As [`read_u32`].
+    ///
+    /// # Safety
+    /// As there.
+    read_f32 -> reg32 f32 = "ld.global.f32";
     /// Two bytes of global memory that this thread may write too.
     ///
     /// # Safety
     /// `address` must be readable for 2 bytes, aligned to 2, and owned by this thread.
     read_u16 -> reg32 u32 = "ld.global.u16";
+}
+
+/// Eight numbers of global memory, `STEP` bytes from one to the next, written by an earlier kernel.
+/// They are loaded together: one by one, the assembler would wait for each before the next.
+///
+/// # Safety
+/// `address` and those behind it must be readable for 4 bytes and aligned to 4.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn read_f32x8_apart<const STEP: usize>(address: u64) -> [f32; 8] {
+    let (a, b, c, d, e, f, g, h);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "ld.global.f32 {0}, [{8}];",
+            "ld.global.f32 {1}, [{8} + {9}];",
+            "ld.global.f32 {2}, [{8} + {10}];",
+            "ld.global.f32 {3}, [{8} + {11}];",
+            "ld.global.f32 {4}, [{8} + {12}];",
+            "ld.global.f32 {5}, [{8} + {13}];",
+            "ld.global.f32 {6}, [{8} + {14}];",
+            "ld.global.f32 {7}, [{8} + {15}];",
+            out(reg32) a,
+            out(reg32) b,
+            out(reg32) c,
+            out(reg32) d,
+            out(reg32) e,
+            out(reg32) f,
+            out(reg32) g,
+            out(reg32) h,
+            in(reg64) address,
+            const STEP,
+            const STEP * 2,
+            const STEP * 3,
+            const STEP * 4,
+            const STEP * 5,
+            const STEP * 6,
+            const STEP * 7,
+            options(nostack),
+        );
+    }
+    [a, b, c, d, e, f, g, h]
 }
 
 vector_loads! { reg64 u64, (readonly, nostack);

@@ -1,28 +1,97 @@
-//! The entries of a block's chunk, as keys.
+//! The entries that a block selects among: the upper words of their keys, and the lower ones.
 
-use super::{NO_KEY, THREADS, TopKParams};
-use crate::abi::params::top_k::key;
+use super::{NO_WORD, THREADS, TopKParams};
+use crate::abi::params::top_k::word;
 use crate::primitives::unroll::unroll;
-use crate::ptx::global::{load_u8, load_u32, load_u32x2, load_written_u64, opaque};
+use crate::ptx::global::{
+    load_u8, load_u32, load_u32x2, opaque, read_f32, read_f32x8_apart, read_u32,
+};
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use core::hint::assert_unchecked;
 
-/// Loads in flight per thread.
-const UNROLL: usize = 8;
-
-/// A chunk of a row.
+/// The entries of a block: a chunk of a row, and keys that take part beside it.
 pub struct Entries {
     /// The row.
     pub row: u32,
-    /// The row's first entry, of all rows.
+    /// The chunk's first entry, of all rows, and its column.
     start: u64,
-    /// The chunk within the row.
     first: u32,
-    end: u32,
+    /// Entries of the chunk.
+    n: u32,
+}
+
+/// Entries that lie one behind the other.
+#[derive(Clone, Copy)]
+struct Source {
+    /// Address of the first one's score, the position of its score, or the upper word of its key.
+    address: u64,
+    /// Bytes from one to the next.
+    pitch: u32,
+    n: u32,
+    /// 1 where they are scores.
+    are_scores: u32,
+    /// 1 where they are of the chunk.
+    is_own: u32,
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy)]
+pub struct Place {
+    source: Source,
+    index: u32,
+}
+
+impl Place {
+    /// Whether the entry is of the chunk.
+    #[inline(always)]
+    pub fn is_own(&self) -> bool {
+        self.source.is_own != 0
+    }
+
+    /// The entry so many turns of a block further.
+    #[inline(always)]
+    pub fn behind(&self, n: u32) -> Place {
+        Place { source: self.source, index: self.index + n * THREADS as u32 }
+    }
+
+    /// The upper word of the key of a plain entry.
+    ///
+    /// # Safety
+    /// As [`Entries::each`]; there must be the entry.
+    #[inline(always)]
+    pub unsafe fn plain_word(&self) -> u32 {
+        // SAFETY: the caller's promise.
+        word(unsafe { read_f32(self.source.address + u64::from(self.index) * 4) }, false)
+    }
+}
+
+impl Source {
+    /// The index of an entry of this thread; behind the last one that is looked at again.
+    #[inline(always)]
+    fn index(&self, first: u32, k: usize) -> u32 {
+        let index = first + (k * THREADS) as u32;
+        if index < self.n { index } else { self.n - 1 }
+    }
+
+    /// The bits of an entry's score, or the upper word of its key.
+    ///
+    /// # Safety
+    /// As [`Entries::each`]; there must be the entry.
+    #[inline(always)]
+    unsafe fn load(&self, params: &TopKParams, index: u32) -> u32 {
+        // SAFETY: the host sized all lists for the entries of rows, of which this is one.
+        unsafe {
+            let found = read_u32(self.address + u64::from(index) * u64::from(self.pitch));
+            match (self.are_scores != 0, params.positions) {
+                (true, 1..) => read_u32(params.scores + u64::from(found) * 4),
+                _ => found,
+            }
+        }
+    }
 }
 
 impl Entries {
-    /// The chunk of this block.
+    /// Those of this block.
     ///
     /// # Safety
     /// `params` must describe memory as [`TopKParams`] says.
@@ -43,152 +112,155 @@ impl Entries {
         let first = chunk * params.chunk_len;
         let left = len.saturating_sub(first);
         let n = if left < params.chunk_len { left } else { params.chunk_len };
-        Entries { row, start, first, end: first + n }
+        Entries { row, start: start + u64::from(first), first, n }
     }
 
-    /// Calls `each` with the key of every entry of the chunk, and of those that take part beside
-    /// it; and with [`NO_KEY`] where lanes of a warp have none. Whole warps call it together.
+    /// The entries of the chunk.
+    #[inline(always)]
+    fn own(&self, params: &TopKParams) -> Source {
+        let (n, is_own) = (self.n, 1);
+        match (params.scores, params.positions) {
+            (0, _) => {
+                let address = params.keys + self.start * 8 + 4;
+                Source { address, pitch: 8, n, are_scores: 0, is_own }
+            }
+            (scores, 0) => {
+                Source { address: scores + self.start * 4, pitch: 4, n, are_scores: 1, is_own }
+            }
+            (_, positions) => {
+                Source { address: positions + self.start * 4, pitch: 4, n, are_scores: 1, is_own }
+            }
+        }
+    }
+
+    /// The keys that take part beside the chunk.
+    #[inline(always)]
+    fn best(&self, params: &TopKParams) -> Source {
+        let n = if params.best == 0 { 0 } else { params.k };
+        let address = params.best + u64::from(self.row) * u64::from(params.k) * 8 + 4;
+        Source { address, pitch: 8, n, are_scores: 0, is_own: 0 }
+    }
+
+    /// Whether the entries of the chunk are scores that lie in order, of documents with tokens.
+    #[inline(always)]
+    pub fn are_plain(&self, params: &TopKParams) -> bool {
+        params.scores != 0 && params.positions == 0 && params.empty == 0 && params.reads_items == 0
+    }
+
+    /// Calls `each` with eight scores of each thread, and where the first of them is: the others
+    /// follow in steps of a block. Returns where entries begin that do not fill a block's turn.
+    /// Only of a chunk that is plain.
+    ///
+    /// # Safety
+    /// As [`Entries::of_block`].
+    #[inline(always)]
+    pub unsafe fn each_eight(
+        &self,
+        params: &TopKParams,
+        mut each: impl FnMut([f32; 8], Place),
+    ) -> u32 {
+        let source = self.own(params);
+        let mut start = 0;
+        while start + 8 * THREADS as u32 <= source.n {
+            let index = start + thread_idx_x();
+            let address = source.address + u64::from(index) * 4;
+            // SAFETY: the row has these entries.
+            let scores = unsafe { read_f32x8_apart::<{ THREADS * 4 }>(address) };
+            each(scores, Place { source, index });
+            start += 8 * THREADS as u32;
+        }
+        start
+    }
+
+    /// Calls `each` with the upper word of the key of every entry, of the chunk from `start` on and
+    /// beside it, or with [`NO_WORD`] where lanes of a warp have none; and says which is the last
+    /// of four of a thread. Whole warps call it together.
+    ///
+    /// What is done with an entry is there once, in a loop: instructions come from memory too.
     ///
     /// # Safety
     /// As [`Entries::of_block`], by all threads of the block.
     #[inline(always)]
-    pub unsafe fn each(&self, params: &TopKParams, mut each: impl FnMut(u64)) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.each_own(params, &mut each);
-            self.each_best(params, &mut each);
-        }
-    }
-
-    /// As [`Entries::each`], with the entries of the chunk alone.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    pub unsafe fn each_own(&self, params: &TopKParams, each: impl FnMut(u64)) {
-        // SAFETY: the row has these entries.
-        unsafe {
-            match params.scores {
-                0 => self.each_key(params, each),
-                _ => self.each_score(params, each),
-            }
-        }
-    }
-
-    /// As [`Entries::each_own`], where entries are keys.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    unsafe fn each_key(&self, params: &TopKParams, mut each: impl FnMut(u64)) {
-        let mut first = self.first + thread_idx_x();
-        let all = params.keys + self.start * 8;
-        // As often as the first lane of the block.
-        while first - thread_idx_x() < self.end {
-            let mut keys = [NO_KEY; 4];
-            unroll!(K in 0..4 => {
-                // SAFETY: the row has these entries.
-                keys[K] = unsafe { load_written_u64(all + u64::from(self.column(first, K)) * 8) };
-            });
-            unroll!(K in 0..4 => {
-                let is_there = first + ((K * THREADS) as u32) < self.end;
-                // Opaque, so that no branch above it becomes one around what whole warps do.
-                each(opaque(if is_there { keys[K] } else { NO_KEY }));
-            });
-            first += (4 * THREADS) as u32;
-        }
-    }
-
-    /// As [`Entries::each_own`], where entries are scores.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    unsafe fn each_score(&self, params: &TopKParams, mut each: impl FnMut(u64)) {
-        let mut first = self.first + thread_idx_x();
-        while first - thread_idx_x() < self.end {
-            // SAFETY: the row has these entries.
-            let scores = unsafe { self.scores(params, first) };
-            unroll!(K in 0..8 => {
-                let column = self.column(first, K);
-                // SAFETY: as above.
-                let key = unsafe { self.key(params, scores[K], column) };
-                let is_there = first + ((K * THREADS) as u32) < self.end;
-                each(opaque(if is_there { key } else { NO_KEY }));
-            });
-            first += (UNROLL * THREADS) as u32;
-        }
-    }
-
-    /// As [`Entries::each`], with the keys that take part beside the chunk alone.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    pub unsafe fn each_best(&self, params: &TopKParams, mut each: impl FnMut(u64)) {
-        if params.best == 0 {
-            return;
-        }
-        let best = params.best + u64::from(self.row) * u64::from(params.k) * 8;
-        let mut first = 0;
-        while first < params.k {
-            let place = first + thread_idx_x();
-            let is_there = place < params.k;
-            let place = if is_there { place } else { params.k - 1 };
-            // SAFETY: the row has k keys.
-            let key = unsafe { load_written_u64(best + u64::from(place) * 8) };
-            each(opaque(if is_there { key } else { NO_KEY }));
-            first += THREADS as u32;
-        }
-    }
-
-    /// The scores of [`UNROLL`] entries.
-    ///
-    /// # Safety
-    /// As [`Entries::each`]; the chunk must have an entry.
-    #[inline(always)]
-    unsafe fn scores(&self, params: &TopKParams, first: u32) -> [u32; UNROLL] {
-        let mut scores = [0u32; UNROLL];
-        // SAFETY: the host sized all lists for the entries of rows, of which this is one.
-        unsafe {
-            if params.positions == 0 {
-                let all = params.scores + self.start * 4;
-                unroll!(K in 0..8 => {
-                    scores[K] = load_u32(all + u64::from(self.column(first, K)) * 4);
+    pub unsafe fn each(
+        &self,
+        params: &TopKParams,
+        start: u32,
+        mut each: impl FnMut(u32, Place, bool),
+    ) {
+        let mut source = self.own(params);
+        let mut start = start;
+        loop {
+            // As often as the first lane of the block.
+            while start < source.n {
+                let mut index = start + thread_idx_x();
+                let mut words = [0; 4];
+                unroll!(K in 0..4 => {
+                    // SAFETY: there are these entries.
+                    words[K] = unsafe { source.load(params, source.index(index, K)) };
                 });
-                return scores;
+                // Opaque, so that it stays a loop.
+                let end = index + opaque(4 * THREADS as u64) as u32;
+                while index != end {
+                    let place = Place { source, index: source.index(index, 0) };
+                    // SAFETY: as above.
+                    let word = unsafe { self.word(params, words[0], &place) };
+                    let is_there = index < source.n;
+                    // Opaque, so that no branch above it becomes one around what warps do.
+                    let word = opaque(u64::from(if is_there { word } else { NO_WORD })) as u32;
+                    index += THREADS as u32;
+                    each(word, place, index == end);
+                    words = [words[1], words[2], words[3], words[0]];
+                }
+                start += 4 * THREADS as u32;
             }
-            let all = params.positions + self.start * 4;
-            unroll!(K in 0..8 => {
-                let position = load_u32(all + u64::from(self.column(first, K)) * 4);
-                scores[K] = load_u32(params.scores + u64::from(position) * 4);
-            });
+            if source.is_own == 0 {
+                return;
+            }
+            (source, start) = (self.best(params), 0);
         }
-        scores
     }
 
-    /// The key of an entry.
+    /// The upper word of the key of an entry, of which that or the bits of the score are loaded.
     ///
     /// # Safety
-    /// As [`Entries::scores`]; the chunk must have the column.
+    /// As [`Entries::each`]; there must be the entry.
     #[inline(always)]
-    unsafe fn key(&self, params: &TopKParams, score: u32, column: u32) -> u64 {
-        // SAFETY: as there.
+    unsafe fn word(&self, params: &TopKParams, loaded: u32, place: &Place) -> u32 {
+        if place.source.are_scores == 0 {
+            return loaded;
+        }
+        // SAFETY: the caller's promise.
+        let is_empty = (params.empty != 0 || params.reads_items != 0)
+            && unsafe { is_empty(params, loaded, self.document(params, place.index)) };
+        word(f32::from_bits(loaded), is_empty)
+    }
+
+    /// The lower word of the key of an entry.
+    ///
+    /// # Safety
+    /// As [`Entries::each`]; there must be the entry.
+    #[inline(always)]
+    pub unsafe fn lower_word(&self, params: &TopKParams, place: &Place) -> u32 {
+        // SAFETY: the caller's promise; the lower word is before the upper one.
         unsafe {
-            let document = match params.documents {
-                0 => params.first_document + self.row * params.row_documents + column,
-                documents => load_u32(documents + (self.start + u64::from(column)) * 4),
-            };
-            let is_empty = is_empty(params, score, document);
-            key(score, params.first_id.wrapping_add(document), is_empty)
+            match place.source.are_scores {
+                0 => read_u32(place.source.address + u64::from(place.index) * 8 - 4),
+                _ => !params.first_id.wrapping_add(self.document(params, place.index)),
+            }
         }
     }
 
-    /// The column of an entry of this thread; behind the chunk's last one it is looked at again.
+    /// The document of an entry of the chunk.
+    ///
+    /// # Safety
+    /// As [`Entries::each`]; there must be the entry.
     #[inline(always)]
-    fn column(&self, first: u32, k: usize) -> u32 {
-        let column = first + (k * THREADS) as u32;
-        if column < self.end { column } else { self.end - 1 }
+    unsafe fn document(&self, params: &TopKParams, index: u32) -> u32 {
+        match params.documents {
+            0 => params.first_document + self.row * params.row_documents + self.first + index,
+            // SAFETY: the list has a document for each entry.
+            all => unsafe { load_u32(all + (self.start + u64::from(index)) * 4) },
+        }
     }
 }
 
@@ -205,7 +277,7 @@ unsafe fn is_empty(params: &TopKParams, score: u32, document: u32) -> bool {
                 != 0;
         }
         // An empty document scores 0.
-        params.reads_items != 0 && score << 1 == 0 && item_is_empty(params, document)
+        score << 1 == 0 && item_is_empty(params, document)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the threads of a block find together.
 
-use super::{BINS, FOUND_OFFSET, KEYS_OFFSET, NO_KEY, THREADS, is_empty, is_nan, is_number};
-use crate::abi::params::top_k::{SLOT_BYTES, WARPS};
+use super::{BINS, FOUND_OFFSET, KEYS_OFFSET, NO_WORD, THREADS};
+use crate::abi::params::top_k::{SLOT_BYTES, WARPS, is_empty, is_nan, word};
 use crate::primitives::unroll::unroll;
 use crate::ptx::shared::{
     dynamic_shared, load_shared_u32, load_shared_u32x4, store_shared_u32, store_shared_u32x4,
@@ -9,39 +9,70 @@ use crate::ptx::shared::{
 use crate::ptx::thread::{sync_threads, thread_idx_x};
 use crate::ptx::warp::{add_lanes, lane_idx, max_lanes, shuffle_up_or_zero};
 
-/// Numbers of keys of each kind, and the range of keys.
+/// Numbers of entries of each kind, and what threads have as their largest words.
 #[derive(Clone, Copy)]
 pub struct Survey {
-    pub n_numbers: u32,
+    /// Entries of any kind.
+    pub n_all: u32,
     pub n_nan: u32,
     pub n_empty: u32,
-    /// Those of NaN and of empty entries that are counted for the caller.
+    /// Those of NaN and of empty entries that are of the chunk.
     pub counted: [u32; 2],
-    /// The largest key.
-    pub most: u64,
-    /// The smallest key of a number; all ones where there is none.
-    pub least: u64,
+    /// The largest word.
+    pub most: u32,
+    /// Threads that have an entry.
+    pub n_threads: u32,
+    /// The smallest of their largest words.
+    pub least_most: u32,
+    /// Groups of entries, those that a thread takes at a time, that have one.
+    pub n_groups: u32,
+    /// The smallest of their largest words.
+    pub least_of_groups: u32,
 }
 
 impl Survey {
-    /// That of no key.
+    /// That of no entry.
     pub const NONE: Survey = Survey {
-        n_numbers: 0,
+        n_all: 0,
         n_nan: 0,
         n_empty: 0,
         counted: [0; 2],
-        most: NO_KEY,
-        least: u64::MAX,
+        most: NO_WORD,
+        n_threads: 0,
+        least_most: u32::MAX,
+        n_groups: 0,
+        least_of_groups: u32::MAX,
     };
 
-    /// Takes a key into account.
+    /// Takes an entry of this thread into account, of the chunk or beside it.
     #[inline(always)]
-    pub fn add(&mut self, key: u64) {
-        self.n_numbers += is_number(key) as u32;
-        self.n_nan += is_nan(key) as u32;
-        self.n_empty += is_empty(key) as u32;
-        self.most = self.most.max(key);
-        self.least = self.least.min(if is_number(key) { key } else { u64::MAX });
+    pub fn add(&mut self, word: u32, is_own: bool) {
+        self.n_all += (word != NO_WORD) as u32;
+        let counts = [is_nan(word) as u32, is_empty(word) as u32];
+        self.n_nan += counts[0];
+        self.n_empty += counts[1];
+        self.counted[0] += if is_own { counts[0] } else { 0 };
+        self.counted[1] += if is_own { counts[1] } else { 0 };
+    }
+
+    /// Takes eight scores of the chunk into account.
+    #[inline(always)]
+    pub fn add_eight(&mut self, scores: [f32; 8]) {
+        self.n_all += 8;
+        let mut n_nan = 0;
+        unroll!(K in 0..8 => { n_nan += scores[K].is_nan() as u32; });
+        self.n_nan += n_nan;
+        self.counted[0] += n_nan;
+        self.add_group(most_of(scores));
+    }
+
+    /// Takes the largest word of a group of entries of this thread into account.
+    #[inline(always)]
+    pub fn add_group(&mut self, most: u32) {
+        self.most = self.most.max(most);
+        self.n_groups += (most != NO_WORD) as u32;
+        let least = if most == NO_WORD { u32::MAX } else { most };
+        self.least_of_groups = self.least_of_groups.min(least);
     }
 
     /// That of the whole warp.
@@ -53,24 +84,31 @@ impl Survey {
         // SAFETY: the caller's promise.
         unsafe {
             Survey {
-                n_numbers: add_lanes(self.n_numbers),
+                n_all: add_lanes(self.n_all),
                 n_nan: add_lanes(self.n_nan),
                 n_empty: add_lanes(self.n_empty),
                 counted: [add_lanes(self.counted[0]), add_lanes(self.counted[1])],
-                most: most_of_warp(self.most),
-                least: !most_of_warp(!self.least),
+                most: max_lanes(self.most),
+                n_threads: add_lanes(self.n_threads),
+                least_most: !max_lanes(!self.least_most),
+                n_groups: add_lanes(self.n_groups),
+                least_of_groups: !max_lanes(!self.least_of_groups),
             }
         }
     }
 
-    /// That of the whole block.
+    /// That of the whole block, of those of its threads.
     ///
     /// # Safety
     /// All threads of the block must call it together.
     #[inline(always)]
-    pub unsafe fn of_block(self) -> Survey {
+    pub unsafe fn of_block(mut self) -> Survey {
         let (thread, slots) = (thread_idx_x(), dynamic_shared());
         let lane = lane_idx();
+        if self.most != NO_WORD {
+            self.n_threads = 1;
+            self.least_most = self.most;
+        }
         // SAFETY: each warp has a slot; whole warps come here.
         unsafe {
             let own = self.of_warp();
@@ -79,11 +117,10 @@ impl Survey {
             }
             sync_threads();
             // Lanes beyond the last warp look at that of the first 16 again, and count none.
-            let mut all = Survey::load(slots + lane % WARPS * SLOT_BYTES);
-            if lane >= WARPS {
-                all = Survey { n_numbers: 0, n_nan: 0, n_empty: 0, counted: [0; 2], ..all };
-            }
-            all.of_warp()
+            let all = Survey::load(slots + lane % WARPS * SLOT_BYTES);
+            let Survey { most, least_most, least_of_groups, .. } = all;
+            let none = Survey { most, least_most, least_of_groups, ..Survey::NONE };
+            (if lane < WARPS { all } else { none }).of_warp()
         }
     }
 
@@ -91,14 +128,12 @@ impl Survey {
     /// The address must have room for it in shared memory, aligned to 16.
     #[inline(always)]
     unsafe fn store(&self, address: u32) {
-        let words = |key: u64| [key as u32, (key >> 32) as u32];
-        let ([a, b], [c, d]) = (words(self.most), words(self.least));
-        let [n_nan, n_empty] = self.counted;
+        let [nan, empty] = self.counted;
         // SAFETY: the caller's promise.
         unsafe {
-            store_shared_u32x4(address, [self.n_numbers, self.n_nan, self.n_empty, 0]);
-            store_shared_u32x4(address + 16, [a, b, c, d]);
-            store_shared_u32x4(address + 32, [n_nan, n_empty, 0, 0]);
+            store_shared_u32x4(address, [self.n_all, self.n_nan, self.n_empty, nan]);
+            store_shared_u32x4(address + 16, [empty, self.most, self.n_threads, self.least_most]);
+            store_shared_u32x4(address + 32, [self.n_groups, self.least_of_groups, 0, 0]);
         }
     }
 
@@ -106,41 +141,42 @@ impl Survey {
     /// There must be one at the address.
     #[inline(always)]
     unsafe fn load(address: u32) -> Survey {
-        let key = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         // SAFETY: the caller's promise.
         unsafe {
-            let [n_numbers, n_nan, n_empty, _] = load_shared_u32x4(address);
-            let [a, b, c, d] = load_shared_u32x4(address + 16);
-            let [nan, empty, _, _] = load_shared_u32x4(address + 32);
-            let (counted, most, least) = ([nan, empty], key(a, b), key(c, d));
-            Survey { n_numbers, n_nan, n_empty, counted, most, least }
+            let [n_all, n_nan, n_empty, nan] = load_shared_u32x4(address);
+            let [empty, most, n_threads, least_most] = load_shared_u32x4(address + 16);
+            let [n_groups, least_of_groups, _, _] = load_shared_u32x4(address + 32);
+            Survey {
+                n_all,
+                n_nan,
+                n_empty,
+                counted: [nan, empty],
+                most,
+                n_threads,
+                least_most,
+                n_groups,
+                least_of_groups,
+            }
         }
     }
 }
 
-/// The largest key of a warp.
-///
-/// # Safety
-/// All 32 lanes must execute it together.
+/// The upper word of the largest of eight scores; of numbers, if there is one.
 #[inline(always)]
-unsafe fn most_of_warp(key: u64) -> u64 {
-    let (low, high) = (key as u32, (key >> 32) as u32);
-    // SAFETY: the caller's promise.
-    unsafe {
-        let most = max_lanes(high);
-        let low = max_lanes(if high == most { low } else { 0 });
-        u64::from(low) | u64::from(most) << 32
-    }
+pub fn most_of(scores: [f32; 8]) -> u32 {
+    let mut most = scores[0];
+    unroll!(K in 0..8 => { most = most.max(scores[K]); });
+    word(most, false)
 }
 
 /// Bins of a thread.
 const OWN_BINS: u32 = BINS / THREADS as u32;
 
-/// The bin of the histogram that has the key of place `wanted`, counted from 1 and from the largest
-/// key on; and how many keys are above the bin, and in it.
+/// The bin of the histogram that has the word of place `wanted`, counted from 1 and from the
+/// largest word on; and how many words are above the bin, and in it.
 ///
 /// # Safety
-/// All threads of the block must call it together, with the histogram of at least `wanted` keys.
+/// All threads of the block must call it together, with the histogram of at least `wanted` words.
 #[inline(always)]
 pub unsafe fn bin(wanted: u32) -> (u32, u32, u32) {
     let (thread, lane) = (thread_idx_x(), lane_idx());

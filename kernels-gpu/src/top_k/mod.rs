@@ -1,39 +1,47 @@
-//! The best k of each row of scores, or of keys: an exact selection by histograms.
+//! The best k of each row of scores, or of keys: an exact selection.
 //!
 //! ```text
-//! key        score and id as one integer, see `abi::params::top_k`; a ranking is falling keys
-//! survey     numbers, NaN and empty entries are counted; smallest and largest key
-//! narrow     histogram of 2048 bins over the range that has the k-th key; the bin that has it is
-//!            the next range, until its keys and all above fit into shared memory
+//! key        score and id as one integer, see `abi::params::top_k`; a ranking is falling keys, and
+//!            the upper word of a key is its score
+//! survey     numbers, NaN and empty entries are counted; the largest of each thread and group
+//! bound      the k-th largest of these is a bound that k entries reach, and hardly more: a
+//!            histogram of 2048 bins says in which of them that is
+//! narrow     where too many reach the bound: a histogram of all words; the bin that has the k-th
+//!            is the next range, until it can be sorted; equal words are then narrowed by their
+//!            lower ones
+//! gather     the keys that reach the bound, in shared memory
 //! sort       those keys, bitonically; the first k are the result
 //! ```
 //!
-//! A CTA of 512 has a chunk of a row. Entries are read again by each pass, from L1 or L2: of scores
-//! that differ there are three. Bins are as narrow as the range of keys allows, and lanes that meet
-//! the bin of their warp's first lane are counted together, so that equal scores, which share
-//! everything but their ids, do not queue for one counter.
+//! A CTA of 512 has a chunk of a row. Entries are read again by each step, from L1 or L2: twice for
+//! k up to 256, else three times. Instructions and latency bound it: so scores that lie in order
+//! are loaded eight at a time and taken as numbers, and words and ids are made of the few that are
+//! gathered. All others take a loop whose code is there once.
 //!
-//! Shared memory: what warps found, then the histogram, later the keys in its place: 17 KB for k up
-//! to 1024, 65 KB for 4096. Loss: passes of one CTA over a row are bound by latency, about 1 µs for
-//! 20 000 scores each.
+//! Shared memory: what warps found, then the histogram, later the keys in its place: 9 KB for k up
+//! to 512, 65 KB for 4096. Loss: one CTA waits for its own steps.
 
 mod entries;
 mod find;
+mod search;
 mod sort;
 
 use crate::abi::params::top_k::{
-    BINS, FOUND_OFFSET, KEYS_OFFSET, KeyRange, NO_KEY, THREADS, TopKParams, is_empty, is_nan,
-    is_number,
+    BINS, FOUND_OFFSET, K_OF_THREADS, KEYS_OFFSET, NO_WORD, NUMBER_MIN, THREADS, TopKParams,
+    WordRange, bound, is_number, key_of_word, upper_word,
 };
+use crate::primitives::unroll::unroll;
 use crate::ptx::atomic::{add_shared_if, add_u64, fetch_add_shared_if};
 use crate::ptx::global::{load_written_u64, store_u32x2};
 use crate::ptx::shared::{
     dynamic_shared, load_shared_u32, load_shared_u32x2, store_shared_u32, store_shared_u32x2_if,
+    store_shared_u32x4,
 };
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::ptx::warp::{ballot, broadcast, lane_idx};
-use entries::Entries;
-use find::Survey;
+use entries::{Entries, Place};
+use find::{Survey, most_of};
+use search::{Search, Step};
 
 /// Selects the best k of the block's chunk.
 ///
@@ -45,35 +53,143 @@ pub unsafe fn top_k(params: &TopKParams) {
     // SAFETY: the caller's promise; all threads take every step together.
     unsafe {
         let entries = Entries::of_block(params);
-        let survey = survey(params, &entries);
+        let (most, survey) = survey(params, &entries);
         if thread_idx_x() == 0 {
             count(params, entries.row, &survey);
         }
-        let n_all = survey.n_numbers + survey.n_nan + survey.n_empty;
-        let wanted = if n_all < params.k { n_all } else { params.k };
+        let (mut search, mut n_sorted) = (Search::new(params, &survey), 0);
         // No key has place 0.
-        if wanted > 0 {
-            let chosen = narrow(params, &entries, &survey, wanted);
-            let n_keys = gather(params, &entries, chosen);
-            sort::sort(n_keys);
+        while search.wanted > 0 {
+            clear(search.step);
+            pass(params, &entries, &search, most);
+            sync_threads();
+            if search.step == Step::Gather {
+                n_sorted = load_shared_u32(dynamic_shared() + FOUND_OFFSET);
+                if n_sorted <= params.capacity {
+                    break;
+                }
+                // Too many reach the bound.
+                search.narrow();
+            } else {
+                let (bin, n_before, n_inside) = find::bin(search.wanted - search.n_above);
+                search.advance(bin, n_before, n_inside);
+            }
         }
-        store(params, wanted);
+        store(params, &search, n_sorted);
     }
 }
 
-/// Counts the entries, and finds the range of all keys.
+/// Counts the entries: the thread's largest word, and what the block has found.
 ///
 /// # Safety
 /// As [`top_k`].
 #[inline(always)]
-unsafe fn survey(params: &TopKParams, entries: &Entries) -> Survey {
-    let mut own = Survey::NONE;
+unsafe fn survey(params: &TopKParams, entries: &Entries) -> (u32, Survey) {
+    let (mut own, mut most) = (Survey::NONE, NO_WORD);
     // SAFETY: the caller's promise.
     unsafe {
-        entries.each_own(params, |key| own.add(key));
-        own.counted = [own.n_nan, own.n_empty];
-        entries.each_best(params, |key| own.add(key));
-        own.of_block()
+        let start = match entries.are_plain(params) {
+            true => entries.each_eight(params, |scores, _| own.add_eight(scores)),
+            false => 0,
+        };
+        entries.each(params, start, |word, place, is_last| {
+            own.add(word, place.is_own());
+            most = most.max(word);
+            if is_last {
+                own.add_group(most);
+                most = NO_WORD;
+            }
+        });
+        (own.most, own.of_block())
+    }
+}
+
+/// Clears what a step counts in.
+///
+/// # Safety
+/// All threads of the block must call it together.
+#[inline(always)]
+unsafe fn clear(step: Step) {
+    // SAFETY: the block has the counters and the bins.
+    unsafe {
+        // What was found by the step before has been read.
+        sync_threads();
+        if thread_idx_x() == 0 {
+            store_shared_u32x4(dynamic_shared() + FOUND_OFFSET, [0; 4]);
+        }
+        if step != Step::Gather {
+            let mut bin = thread_idx_x();
+            while bin < BINS {
+                store_shared_u32(dynamic_shared() + KEYS_OFFSET + bin * 4, 0);
+                bin += THREADS as u32;
+            }
+        }
+        sync_threads();
+    }
+}
+
+/// Takes a step with the entries, or with the thread's largest one: counts or copies them.
+///
+/// # Safety
+/// As [`top_k`].
+#[inline(always)]
+unsafe fn pass(params: &TopKParams, entries: &Entries, search: &Search, most: u32) {
+    let step = search.step;
+    // SAFETY: the caller's promise; whole warps come here.
+    unsafe {
+        if step == Step::BoundOfThreads {
+            tally(search, most, most != NO_WORD);
+            return;
+        }
+        let start = match entries.are_plain(params) {
+            true => pass_plain(params, entries, search),
+            false => 0,
+        };
+        let mut most = NO_WORD;
+        entries.each(params, start, |word, place, is_last| {
+            most = most.max(word);
+            match step {
+                Step::Gather => gather(params, entries, search, word, &place),
+                Step::Narrow => narrow(params, entries, search, word, &place),
+                _ if is_last => {
+                    tally(search, most, most != NO_WORD);
+                    most = NO_WORD;
+                }
+                _ => {}
+            }
+        });
+    }
+}
+
+/// Takes a step with the entries of a plain chunk, eight of each thread at a time, as many as there
+/// are so; returns where the others begin.
+///
+/// # Safety
+/// As [`top_k`].
+#[inline(always)]
+unsafe fn pass_plain(params: &TopKParams, entries: &Entries, search: &Search) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match search.step {
+            Step::BoundOfGroups => entries.each_eight(params, |scores, _| {
+                tally(search, most_of(scores), true);
+            }),
+            Step::Gather if search.least_word() >= NUMBER_MIN => {
+                let bound = bound(search.least_word());
+                entries.each_eight(params, |scores, place| {
+                    let mut left = 0u32;
+                    unroll!(K in 0..8 => { left |= u32::from(scores[K] >= bound) << K; });
+                    // Hardly ever more than one of a lane.
+                    while ballot(left) != 0 {
+                        let place = place.behind(left.trailing_zeros() % 8);
+                        let word = if left == 0 { NO_WORD } else { place.plain_word() };
+                        gather(params, entries, search, word, &place);
+                        left &= left.wrapping_sub(1);
+                    }
+                })
+            }
+            _ => 0,
+        }
     }
 }
 
@@ -108,135 +224,121 @@ unsafe fn count(params: &TopKParams, row: u32, survey: &Survey) {
     }
 }
 
-/// Keys to sort: those from `low` on, and where that is one key that too many entries have, those
-/// above it and `n_equal` of it.
-#[derive(Clone, Copy)]
-struct Chosen {
-    low: u64,
-    is_above: bool,
-    n_equal: u32,
-}
-
-/// Narrows the range of keys that has the one of place `wanted`, until no more than the capacity
-/// are in it or above.
+/// Counts a word in the histogram of its range.
 ///
 /// # Safety
-/// As [`top_k`].
+/// Whole warps, of a block that has the bins.
 #[inline(always)]
-unsafe fn narrow(params: &TopKParams, entries: &Entries, survey: &Survey, wanted: u32) -> Chosen {
-    let all = survey.n_numbers + survey.n_nan + survey.n_empty;
-    let are_numbers = survey.n_numbers >= wanted;
-    let low = if are_numbers { survey.least } else { NO_KEY + 1 };
-    let mut range = KeyRange { low, high: survey.most };
-    let mut n_inside = if are_numbers { survey.n_numbers } else { all };
-    let mut n_above = 0;
-    // Keys of the range and above that, `n_above + n_inside` of them, are at least `wanted`.
-    while n_above + n_inside > params.capacity && !range.is_one() {
-        // SAFETY: the caller's promise; all threads have the same numbers.
-        unsafe {
-            histogram(params, entries, range);
-            let (bin, before, inside) = find::bin(wanted - n_above);
-            n_above += before;
-            n_inside = inside;
-            range = range.of_bin(bin);
-        }
-    }
-    let is_above = n_above + n_inside > params.capacity;
-    // `wanted` is at most half of the capacity, so that is in `n_above` and these.
-    let n_equal = if is_above { wanted - n_above } else { 0 };
-    Chosen { low: range.low, is_above, n_equal }
-}
-
-/// Counts the keys of a range by bin.
-///
-/// # Safety
-/// As [`top_k`].
-#[inline(always)]
-unsafe fn histogram(params: &TopKParams, entries: &Entries, range: KeyRange) {
+unsafe fn tally(search: &Search, word: u32, is_counted: bool) {
     let bins = dynamic_shared() + KEYS_OFFSET;
-    let shift = range.shift();
-    // SAFETY: the block has the bins; whole warps count.
+    let range = search.range;
+    let is_inside = is_counted & range.contains(word);
+    let bin = if is_inside { word.wrapping_sub(range.low) >> range.shift() } else { BINS };
+    // SAFETY: the caller's promise.
     unsafe {
-        // What was found in the last histogram has been read.
-        sync_threads();
-        let mut bin = thread_idx_x();
-        while bin < BINS {
-            store_shared_u32(bins + bin * 4, 0);
-            bin += THREADS as u32;
-        }
-        sync_threads();
-        entries.each(params, |key| {
-            let is_inside = key >= range.low && key <= range.high;
-            let bin = if is_inside { ((key - range.low) >> shift) as u32 } else { BINS };
-            let first = broadcast(bin);
-            let same = ballot((bin == first) as u32);
-            let is_counted = is_inside & ((bin != first) | (lane_idx() == 0));
-            let n = if bin == first { same.count_ones() } else { 1 };
-            add_shared_if(bins + bin * 4, n, is_counted as u32);
-        });
-        sync_threads();
+        let first = broadcast(bin);
+        let same = ballot((bin == first) as u32);
+        let is_counted = is_inside & ((bin != first) | (lane_idx() == 0));
+        let n = if bin == first { same.count_ones() } else { 1 };
+        add_shared_if(bins + bin * 4, n, is_counted as u32);
     }
 }
 
-/// Copies the chosen keys to shared memory; the number of them.
+/// Counts a word of an entry in the histogram of its range, the upper or the lower one of its key.
 ///
 /// # Safety
-/// As [`top_k`]; there must be no more than the capacity.
+/// As [`top_k`], by whole warps.
 #[inline(always)]
-unsafe fn gather(params: &TopKParams, entries: &Entries, chosen: Chosen) -> u32 {
-    let (counter, keys) = (dynamic_shared() + FOUND_OFFSET, dynamic_shared() + KEYS_OFFSET);
-    let least = chosen.low + u64::from(chosen.is_above);
-    let lane = lane_idx();
-    // SAFETY: whole warps; each key has a place of its own, below the capacity.
+unsafe fn narrow(
+    params: &TopKParams,
+    entries: &Entries,
+    search: &Search,
+    word: u32,
+    place: &Place,
+) {
+    let is_lower = search.word != NO_WORD;
+    let is_counted = word != NO_WORD && (!is_lower || word == search.word);
+    // SAFETY: the caller's promise.
     unsafe {
-        // The histogram, and what was found in it, have been read.
-        sync_threads();
-        if thread_idx_x() == 0 {
-            store_shared_u32(counter, 0);
+        let word = match is_lower && is_counted {
+            true => entries.lower_word(params, place),
+            false => word,
+        };
+        tally(search, word, is_counted);
+    }
+}
+
+/// Copies a key that is to be sorted to shared memory, if there is room.
+///
+/// # Safety
+/// As [`top_k`], by whole warps.
+#[inline(always)]
+unsafe fn gather(
+    params: &TopKParams,
+    entries: &Entries,
+    search: &Search,
+    word: u32,
+    place: &Place,
+) {
+    let is_candidate = word != NO_WORD && word >= search.least_word();
+    // SAFETY: the caller's promise; each key has a place of its own.
+    unsafe {
+        if ballot(is_candidate as u32) == 0 {
+            return;
         }
-        sync_threads();
-        entries.each(params, |key| {
-            let is_chosen = key >= least && key != NO_KEY;
-            let chosen = ballot(is_chosen as u32);
-            if chosen != 0 {
-                let n = chosen.count_ones();
-                let first = broadcast(fetch_add_shared_if(counter, n, (lane == 0) as u32));
-                let place = first + (chosen & ((1 << lane) - 1)).count_ones();
-                let word = [key as u32, (key >> 32) as u32];
-                store_shared_u32x2_if(keys + place * 8, word, is_chosen as u32);
-            }
-        });
-        sync_threads();
-        let n_keys = load_shared_u32(counter);
-        // The keys that are all equal, and zeros up to what is sorted.
-        let n_all = n_keys + chosen.n_equal;
-        let mut place = n_keys + thread_idx_x();
-        while place < n_all.next_power_of_two() {
-            let key = if place < n_all { chosen.low } else { NO_KEY };
-            let word = [key as u32, (key >> 32) as u32];
-            store_shared_u32x2_if(keys + place * 8, word, 1);
+        let lower = if is_candidate { entries.lower_word(params, place) } else { 0 };
+        let is_gathered = is_candidate && key_of_word(word, !lower) >= search.least();
+        let at = self::place(dynamic_shared() + FOUND_OFFSET, is_gathered);
+        let has_room = is_gathered && at < params.capacity;
+        let address = dynamic_shared() + KEYS_OFFSET + at * 8;
+        store_shared_u32x2_if(address, [lower, word], has_room as u32);
+    }
+}
+
+/// The place of each lane's key, behind those of keys before.
+///
+/// # Safety
+/// Whole warps, with the address of a counter in shared memory.
+#[inline(always)]
+unsafe fn place(counter: u32, is_one: bool) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let lane = lane_idx();
+        let all = ballot(is_one as u32);
+        let is_first = (all != 0) & (lane == 0);
+        let first = broadcast(fetch_add_shared_if(counter, all.count_ones(), is_first as u32));
+        first + (all & ((1 << lane) - 1)).count_ones()
+    }
+}
+
+/// Sorts what was gathered and stores the block's best keys, and zeros behind them.
+///
+/// # Safety
+/// As [`top_k`]; `n_sorted` keys were gathered.
+#[inline(always)]
+unsafe fn store(params: &TopKParams, search: &Search, n_sorted: u32) {
+    let keys = dynamic_shared() + KEYS_OFFSET;
+    let out = params.out + u64::from(block_idx_x()) * u64::from(params.k) * 8;
+    // SAFETY: there is room for the keys up to a power of two; the host sized those written.
+    unsafe {
+        // What is sorted has zeros behind it, up to a power of two.
+        let mut place = n_sorted + thread_idx_x();
+        while place < n_sorted.next_power_of_two() {
+            store_shared_u32x2_if(keys + place * 8, [0; 2], 1);
             place += THREADS as u32;
         }
         sync_threads();
-        n_all
-    }
-}
-
-/// Stores the block's best keys, and zeros behind them.
-///
-/// # Safety
-/// As [`top_k`]; shared memory has as many sorted keys.
-#[inline(always)]
-unsafe fn store(params: &TopKParams, n_keys: u32) {
-    let keys = dynamic_shared() + KEYS_OFFSET;
-    let out = params.out + u64::from(block_idx_x()) * u64::from(params.k) * 8;
-    let mut place = thread_idx_x();
-    while place < params.k {
-        // SAFETY: the host sized the keys that are written.
-        unsafe {
-            let key = if place < n_keys { load_shared_u32x2(keys + place * 8) } else { [0; 2] };
+        sort::sort(keys, n_sorted);
+        let mut place = thread_idx_x();
+        while place < params.k {
+            // Keys that are all equal come behind those that are sorted.
+            let key = match (place < search.wanted, place < n_sorted) {
+                (false, _) => [0; 2],
+                (true, true) => load_shared_u32x2(keys + place * 8),
+                (true, false) => [search.low() as u32, upper_word(search.low())],
+            };
             store_u32x2(out + u64::from(place) * 8, key);
+            place += THREADS as u32;
         }
-        place += THREADS as u32;
     }
 }

@@ -1,17 +1,17 @@
 //! Sorts keys in shared memory.
 
-use super::{KEYS_OFFSET, THREADS};
+use super::THREADS;
 use crate::abi::params::top_k::sort_pair;
-use crate::ptx::shared::{dynamic_shared, load_shared_u32x2, store_shared_u32x2_if};
+use crate::ptx::shared::{load_shared_u32x2, store_shared_u32x2_if};
 use crate::ptx::thread::{sync_threads, thread_idx_x};
 use crate::ptx::warp::sync_warp;
 
-/// Sorts `n` keys, which zeros follow up to a power of two, so that they fall.
+/// Sorts `n` keys in shared memory, which zeros follow up to a power of two, so that they fall.
 ///
 /// # Safety
-/// All threads of the block must call it together, behind a barrier.
+/// All threads of the block must call it together, behind a barrier, with the address of as many.
 #[inline(always)]
-pub unsafe fn sort(n: u32) {
+pub unsafe fn sort(keys: u32, n: u32) {
     let n = n.next_power_of_two();
     let mut size = 2;
     while size <= n {
@@ -20,7 +20,7 @@ pub unsafe fn sort(n: u32) {
             // SAFETY: the caller's promise. Pairs of 32 lanes are of the same 64 keys in all steps
             // from a stride of 32 on, so that warps need not wait for each other.
             unsafe {
-                step(n, size, stride);
+                step(keys, n, size, stride);
                 if stride > 32 || stride == 1 && size > 32 {
                     sync_threads();
                 } else {
@@ -40,8 +40,7 @@ pub unsafe fn sort(n: u32) {
 /// # Safety
 /// As [`sort`].
 #[inline(always)]
-unsafe fn step(n: u32, size: u32, stride: u32) {
-    let keys = dynamic_shared() + KEYS_OFFSET;
+unsafe fn step(keys: u32, n: u32, size: u32, stride: u32) {
     let mut pair = thread_idx_x();
     while pair < n / 2 {
         let [a, b] = sort_pair(pair, stride).map(|place| keys + place * 8);

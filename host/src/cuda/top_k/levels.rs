@@ -8,8 +8,8 @@ const ROW_MAX: u64 = 64 << 10;
 /// Scores of a chunk of a longer row: few enough to be read again from a multiprocessor's cache.
 const CHUNK: u64 = 16 << 10;
 
-/// Fewest selections that one CTA merges: each level has an eighth of the one before.
-const FAN_IN: u64 = 8;
+/// Fewest selections that one CTA merges: each level has a sixteenth of the one before.
+const FAN_IN: u64 = 16;
 
 /// Most bytes of keys between two levels.
 const BETWEEN_BYTES_MAX: u64 = 8 << 20;

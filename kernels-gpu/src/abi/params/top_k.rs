@@ -31,6 +31,10 @@ pub const KEY_BYTES: u64 = 8;
 /// Fewest keys that a CTA sorts: a larger number ends the search for the k-th key earlier.
 const CAPACITY_MIN: u32 = 512;
 
+/// Largest k that a CTA finds by the largest score of each of its threads. Of scores that differ,
+/// in any order, hardly more reach the k-th of 512 such: 111 for k = 100, 355 for this k.
+pub const K_OF_THREADS: u32 = 256;
+
 /// Bytes of a warp's place in shared memory.
 pub const SLOT_BYTES: u32 = 48;
 
@@ -122,24 +126,49 @@ pub struct TopKParams {
 /// The key of no entry.
 pub const NO_KEY: u64 = 0;
 
+/// Its upper word.
+pub const NO_WORD: u32 = 0;
+
 /// High word of the keys of documents without tokens.
 const EMPTY: u32 = 1;
 
 /// High word of the keys of scores that are NaN.
 const NAN: u32 = 2;
 
+/// Smallest upper word of the key of a number.
+pub const NUMBER_MIN: u32 = NAN + 1;
+
+/// The upper word of the key of a score. 0 is the word of none.
+#[inline(always)]
+pub const fn word(score: f32, is_empty: bool) -> u32 {
+    // Both zeros are one number. Nothing here is a branch: kernels do it for each score.
+    let bits = (score + 0.0).to_bits();
+    let sign = (bits as i32 >> 31) as u32;
+    let number = if score.is_nan() { NAN } else { bits ^ (sign | 0x8000_0000) };
+    if is_empty { EMPTY } else { number }
+}
+
+/// A score that is no less than any number whose word is below this one, and no more than those of
+/// this word or above.
+#[inline(always)]
+pub const fn bound(word: u32) -> f32 {
+    match word {
+        0..=0x007F_FFFF => f32::NEG_INFINITY,
+        0x8000_0000.. => f32::from_bits(word & 0x7FFF_FFFF),
+        _ => f32::from_bits(!word),
+    }
+}
+
 /// The key of a score, given as its bits.
 #[inline(always)]
 pub const fn key(score: u32, id: u32, is_empty: bool) -> u64 {
-    let high = match (is_empty, score & 0x7FFF_FFFF) {
-        (true, _) => EMPTY,
-        // Both zeros are one number.
-        (false, 0) => 0x8000_0000,
-        (false, 0x7F80_0001..) => NAN,
-        (false, _) if score >> 31 == 0 => score | 0x8000_0000,
-        (false, _) => !score,
-    };
-    ((high as u64) << 32) | !id as u64
+    key_of_word(word(f32::from_bits(score), is_empty), id)
+}
+
+/// The key of a document whose key has this upper word.
+#[inline(always)]
+pub const fn key_of_word(word: u32, id: u32) -> u64 {
+    ((word as u64) << 32) | !id as u64
 }
 
 /// What a key is of.
@@ -165,64 +194,67 @@ pub const fn entry(key: u64) -> Entry {
     Entry { id, score, is_empty: high <= EMPTY }
 }
 
-/// Whether a key is of a score that is NaN.
+/// The upper word of a key.
 #[inline(always)]
-pub const fn is_nan(key: u64) -> bool {
-    (key >> 32) as u32 == NAN
+pub const fn upper_word(key: u64) -> u32 {
+    (key >> 32) as u32
 }
 
-/// Whether a key is of a document without tokens.
+/// Whether the upper word of a key is that of NaN.
 #[inline(always)]
-pub const fn is_empty(key: u64) -> bool {
-    (key >> 32) as u32 == EMPTY
+pub const fn is_nan(word: u32) -> bool {
+    word == NAN
 }
 
-/// Whether a key is of a number.
+/// Whether the upper word of a key is that of a document without tokens.
 #[inline(always)]
-pub const fn is_number(key: u64) -> bool {
-    (key >> 32) as u32 > NAN
+pub const fn is_empty(word: u32) -> bool {
+    word == EMPTY
 }
 
-/// Keys among which the k-th is looked for, in bins of equal width: a histogram says which of the
-/// bins has it, and that bin is the next range.
+/// Whether the upper word of a key is that of a number.
+#[inline(always)]
+pub const fn is_number(word: u32) -> bool {
+    word >= NUMBER_MIN
+}
+
+/// Words of keys, upper or lower ones, among which that of the k-th is looked for, in bins of equal
+/// width: a histogram says which of the bins has it, and that bin is the next range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyRange {
-    /// The smallest key of the range.
-    pub low: u64,
+pub struct WordRange {
+    /// The smallest word of the range.
+    pub low: u32,
     /// The largest.
-    pub high: u64,
+    pub high: u32,
 }
 
-impl KeyRange {
+impl WordRange {
     /// Logarithm of a bin's width.
     #[inline(always)]
     pub const fn shift(&self) -> u32 {
-        (64 - (self.high - self.low).leading_zeros()).saturating_sub(BINS_LOG2)
+        (32 - (self.high - self.low).leading_zeros()).saturating_sub(BINS_LOG2)
     }
 
-    /// Whether the range has one key alone: more of it are equal.
+    /// Whether the range is one word.
     #[inline(always)]
     pub const fn is_one(&self) -> bool {
         self.low == self.high
     }
 
-    /// The bin of a key; [`BINS`] and more where that is outside of the range.
+    /// Whether the range has the word.
     #[inline(always)]
-    pub const fn bin(&self, key: u64) -> u32 {
-        if key < self.low || key > self.high {
-            return BINS;
-        }
-        ((key - self.low) >> self.shift()) as u32
+    pub const fn contains(&self, word: u32) -> bool {
+        word >= self.low && word <= self.high
     }
 
     /// The range of a bin.
     #[inline(always)]
-    pub const fn of_bin(&self, bin: u32) -> KeyRange {
+    pub const fn of_bin(&self, bin: u32) -> WordRange {
         let shift = self.shift();
-        let low = self.low + ((bin as u64) << shift);
-        let last = (1u64 << shift) - 1;
+        let low = self.low + (bin << shift);
+        let last = (1 << shift) - 1;
         let high = if self.high - low < last { self.high } else { low + last };
-        KeyRange { low, high }
+        WordRange { low, high }
     }
 }
 
@@ -272,51 +304,66 @@ mod tests {
             for id in [0, 1, u32::MAX] {
                 let found = entry(key_of(score, id));
                 assert_eq!((found.score.to_bits(), found.id), (score.to_bits(), id));
-                assert!(!found.is_empty && is_number(key_of(score, id)));
+                assert!(!found.is_empty && is_number(upper_word(key_of(score, id))));
             }
         }
         assert_eq!(key_of(-0.0, 5), key_of(0.0, 5));
         for bits in [0x7F80_0001, 0x7FC0_0000, 0x7FFF_FFFF, 0xFF80_0001, 0xFFFF_FFFF] {
             let nan = key(bits, 9, false);
-            assert!(is_nan(nan) && !is_number(nan) && !is_empty(nan));
+            assert!(
+                is_nan(upper_word(nan))
+                    && !is_number(upper_word(nan))
+                    && !is_empty(upper_word(nan))
+            );
             assert!(entry(nan).score.is_nan() && entry(nan).id == 9);
         }
         // Whatever its score.
         for bits in [0, 0x7FC0_0000, 0x3F80_0000] {
             let empty = key(bits, 2, true);
-            assert!(is_empty(empty) && !is_nan(empty) && !is_number(empty));
+            assert!(
+                is_empty(upper_word(empty))
+                    && !is_nan(upper_word(empty))
+                    && !is_number(upper_word(empty))
+            );
             assert_eq!(entry(empty), Entry { id: 2, score: 0.0, is_empty: true });
         }
     }
 
-    /// Bins lie beside each other, have the range's keys and no other, and end with one key.
+    /// The bin of a word of a range.
+    fn bin_of(range: WordRange, word: u32) -> u32 {
+        assert!(range.contains(word));
+        (word - range.low) >> range.shift()
+    }
+
+    /// Bins lie beside each other, have the range's words and no other, and end with one word.
     #[test]
-    fn ranges_are_narrowed_to_one_key() {
-        for (low, high, key) in [
-            (0, u64::MAX, 0),
-            (0, u64::MAX, u64::MAX),
-            (1, u64::MAX - 1, 0x1234_5678_9ABC_DEF0),
+    fn ranges_are_narrowed_to_one_word() {
+        let ordered = |score: f32| word(score, false);
+        for (low, high, word) in [
+            (0, u32::MAX, 0),
+            (0, u32::MAX, u32::MAX),
+            (1, u32::MAX - 1, 0x1234_5678),
             (5, 5, 5),
             (7, 2054, 2054),
             (7, 2055, 2055),
-            (key_of(-1.0, 100_000), key_of(1.0, 0), key_of(0.5, 77)),
+            (ordered(-1.0), ordered(1.0), ordered(0.5)),
         ] {
-            let mut range = KeyRange { low, high };
+            let mut range = WordRange { low, high };
             let mut n = 0;
             while !range.is_one() {
-                let bin = range.bin(key);
-                assert!(bin < BINS && range.bin(range.high) < BINS && range.bin(range.low) == 0);
+                let bin = bin_of(range, word);
+                assert!(bin_of(range, range.high) < BINS && bin_of(range, range.low) == 0);
                 let next = range.of_bin(bin);
-                assert!(next.low <= key && key <= next.high && next.high <= range.high);
-                assert_eq!((range.bin(next.low), range.bin(next.high)), (bin, bin));
+                assert!(next.contains(word) && next.high <= range.high);
+                assert_eq!((bin_of(range, next.low), bin_of(range, next.high)), (bin, bin));
                 if next.low > range.low {
-                    assert_eq!(range.bin(next.low - 1), bin - 1);
+                    assert_eq!(bin_of(range, next.low - 1), bin - 1);
                 }
                 assert!(next.high - next.low < range.high - range.low);
                 (range, n) = (next, n + 1);
             }
-            assert!(range.low == key && n <= 6, "{n} rounds");
-            assert_eq!(range.bin(key.wrapping_add(1)), BINS);
+            assert!(range.low == word && n <= 3, "{n} rounds");
+            assert!(!range.contains(word.wrapping_add(1)) && !range.contains(word.wrapping_sub(1)));
         }
     }
 
@@ -338,6 +385,20 @@ mod tests {
     }
 
     #[test]
+    fn bounds_are_reached_by_the_words_above() {
+        let numbers = [-INF, f32::MIN, -1.0, -1e-45, 0.0, 1e-45, 1.0, f32::MAX, INF];
+        for score in numbers {
+            let own = word(score, false);
+            for least in [own - 1, own, own + 1, NUMBER_MIN, 0x7FFF_FFFF, 0x8000_0000] {
+                let is_above = own >= least;
+                assert_eq!(score >= bound(least), is_above, "{score} {least:x}");
+            }
+        }
+        assert_eq!(word(-0.0, false), word(0.0, false));
+        assert!(-0.0 >= bound(0x8000_0000) && -0.0 >= bound(0x7FFF_FFFF));
+    }
+
+    #[test]
     fn as_many_keys_are_sorted_as_there_is_room_for() {
         for k in 0..=K_MAX as u32 {
             let n = capacity(k);
@@ -347,6 +408,6 @@ mod tests {
         assert_eq!([capacity(0), capacity(256), capacity(257)], [512, 512, 1024]);
         // With 1 KB of the driver's own, two CTAs of the smallest device but for the largest k.
         assert!(2 * (shared_bytes(capacity(2048)) + 1024) <= 100 << 10);
-        assert_eq!(KEYS_OFFSET % 128, 0);
+        assert!(KEYS_OFFSET.is_multiple_of(128) && K_OF_THREADS <= THREADS as u32);
     }
 }
