@@ -21,6 +21,8 @@ SELECTIONS = [
 ]
 #: Queries that whole searches take in turn.
 SETS = 16
+#: By how much scores of two kernels may differ, relative: sums of some 100 numbers of 24 bits.
+LAST_BITS = 2e-6
 
 
 def queries(w):
@@ -125,14 +127,18 @@ def in_turn(methods):
 
 def compare(n_sets, rank, proven):
     """Compares searches by way of codes with those of all scores: how many places are not proven,
-    and how many documents were scored again. Scores and ids must be the same."""
+    and how many documents were scored again. The kernels that score all and a few documents may
+    differ in the last bits of a score: documents that are no further apart may change places."""
     not_proven, n_rescored = 0, []
     for i in range(n_sets):
         all_of, found = rank(i), proven(i)
-        if not torch.equal(all_of.scores, found.scores):
+        if not torch.allclose(all_of.scores, found.scores, rtol=LAST_BITS, atol=0):
             raise ValueError(f"query {i}: other scores by way of codes")
-        if not torch.equal(all_of.ids, found.ids):
-            raise ValueError(f"query {i}: other documents by way of codes")
+        for scores, ids, others in zip(all_of.scores, all_of.ids, found.ids):
+            of_id = dict(zip(ids.tolist(), scores))
+            place = torch.stack([of_id.get(one, scores[-1]) for one in others.tolist()])
+            if not torch.allclose(place, scores, rtol=LAST_BITS, atol=0):
+                raise ValueError(f"query {i}: other documents by way of codes")
         not_proven += int((all_of.ids.shape[1] - found.n_proven).sum())
         n_rescored += found.n_rescored.tolist()
     n_rescored.sort()

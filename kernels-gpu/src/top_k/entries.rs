@@ -11,11 +11,10 @@ use core::hint::assert_unchecked;
 
 /// The entries of a block: a chunk of a row, and keys that take part beside it.
 pub struct Entries {
-    /// The row.
-    pub row: u32,
-    /// The chunk's first entry, of all rows, and its column.
+    /// The chunk's first entry, of all rows.
     start: u64,
-    first: u32,
+    /// Its document, where documents are in order.
+    document: u32,
     /// Entries of the chunk.
     n: u32,
 }
@@ -112,7 +111,16 @@ impl Entries {
         let first = chunk * params.chunk_len;
         let left = len.saturating_sub(first);
         let n = if left < params.chunk_len { left } else { params.chunk_len };
-        Entries { row, start: start + u64::from(first), first, n }
+        let document = params.first_document + row * params.row_documents + first;
+        Entries { start: start + u64::from(first), document, n }
+    }
+
+    /// The row.
+    #[inline(always)]
+    pub fn row(&self, params: &TopKParams) -> u32 {
+        // SAFETY: as in `of_block`.
+        unsafe { assert_unchecked(params.n_chunks != 0) };
+        block_idx_x() / params.n_chunks
     }
 
     /// The entries of the chunk.
@@ -137,7 +145,7 @@ impl Entries {
     #[inline(always)]
     fn best(&self, params: &TopKParams) -> Source {
         let n = if params.best == 0 { 0 } else { params.k };
-        let address = params.best + u64::from(self.row) * u64::from(params.k) * 8 + 4;
+        let address = params.best + u64::from(self.row(params)) * u64::from(params.k) * 8 + 4;
         Source { address, pitch: 8, n, are_scores: 0, is_own: 0 }
     }
 
@@ -257,7 +265,7 @@ impl Entries {
     #[inline(always)]
     unsafe fn document(&self, params: &TopKParams, index: u32) -> u32 {
         match params.documents {
-            0 => params.first_document + self.row * params.row_documents + self.first + index,
+            0 => self.document + index,
             // SAFETY: the list has a document for each entry.
             all => unsafe { load_u32(all + (self.start + u64::from(index)) * 4) },
         }

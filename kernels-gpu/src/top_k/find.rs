@@ -63,7 +63,7 @@ impl Survey {
         unroll!(K in 0..8 => { n_nan += scores[K].is_nan() as u32; });
         self.n_nan += n_nan;
         self.counted[0] += n_nan;
-        self.add_group(most_of(scores));
+        self.add_group(word(largest(scores), false));
     }
 
     /// Takes the largest word of a group of entries of this thread into account.
@@ -161,12 +161,12 @@ impl Survey {
     }
 }
 
-/// The upper word of the largest of eight scores; of numbers, if there is one.
+/// The largest of eight scores; NaN where no one is a number.
 #[inline(always)]
-pub fn most_of(scores: [f32; 8]) -> u32 {
+pub fn largest(scores: [f32; 8]) -> f32 {
     let mut most = scores[0];
     unroll!(K in 0..8 => { most = most.max(scores[K]); });
-    word(most, false)
+    most
 }
 
 /// Bins of a thread.
@@ -178,7 +178,7 @@ const OWN_BINS: u32 = BINS / THREADS as u32;
 /// # Safety
 /// All threads of the block must call it together, with the histogram of at least `wanted` words.
 #[inline(always)]
-pub unsafe fn bin(wanted: u32) -> (u32, u32, u32) {
+pub unsafe fn bin(wanted: u32) -> [u32; 3] {
     let (thread, lane) = (thread_idx_x(), lane_idx());
     let shared = dynamic_shared();
     let (sums, found) = (shared, shared + FOUND_OFFSET);
@@ -217,7 +217,7 @@ pub unsafe fn bin(wanted: u32) -> (u32, u32, u32) {
         }
         sync_threads();
         let [bin, before, inside, _] = load_shared_u32x4(found);
-        (bin, before, inside)
+        [bin, before, inside]
     }
 }
 

@@ -28,20 +28,20 @@ mod sort;
 
 use crate::abi::params::top_k::{
     BINS, FOUND_OFFSET, K_OF_THREADS, KEYS_OFFSET, NO_WORD, NUMBER_MIN, THREADS, TopKParams,
-    WordRange, bound, is_number, key_of_word, upper_word,
+    WordRange, bound, is_number, key_of_word, upper_word, word,
 };
 use crate::primitives::unroll::unroll;
 use crate::ptx::atomic::{add_shared_if, add_u64, fetch_add_shared_if};
 use crate::ptx::global::{load_written_u64, store_u32x2};
 use crate::ptx::shared::{
-    dynamic_shared, load_shared_u32, load_shared_u32x2, store_shared_u32, store_shared_u32x2_if,
-    store_shared_u32x4,
+    dynamic_shared, load_shared_u32, load_shared_u32x2, load_shared_u32x4, store_shared_u32,
+    store_shared_u32x2_if, store_shared_u32x4,
 };
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::ptx::warp::{ballot, broadcast, lane_idx};
 use entries::{Entries, Place};
-use find::{Survey, most_of};
-use search::{Search, Step};
+use find::{Survey, largest};
+use search::{All, Search, Step};
 
 /// Selects the best k of the block's chunk.
 ///
@@ -55,27 +55,34 @@ pub unsafe fn top_k(params: &TopKParams) {
         let entries = Entries::of_block(params);
         let (most, survey) = survey(params, &entries);
         if thread_idx_x() == 0 {
-            count(params, entries.row, &survey);
+            count(params, entries.row(params), &survey);
         }
-        let (mut search, mut n_sorted) = (Search::new(params, &survey), 0);
+        let ((mut search, all), mut n_sorted) = (Search::new(params, &survey), 0);
+        // Kept where it takes no register.
+        let kept = dynamic_shared() + FOUND_OFFSET + 32;
+        if thread_idx_x() == 0 {
+            store_shared_u32x4(kept, [all.n, all.range.low, all.range.high, all.wanted]);
+        }
         // No key has place 0.
-        while search.wanted > 0 {
-            clear(search.step);
+        #[expect(clippy::while_immutable_condition, reason = "of none there is nothing to do")]
+        while all.wanted > 0 {
+            clear(&search);
             pass(params, &entries, &search, most);
             sync_threads();
-            if search.step == Step::Gather {
+            if search.gathers() {
                 n_sorted = load_shared_u32(dynamic_shared() + FOUND_OFFSET);
                 if n_sorted <= params.capacity {
                     break;
                 }
                 // Too many reach the bound.
-                search.narrow();
+                let [n, low, high, wanted] = load_shared_u32x4(kept);
+                search.narrow(params, All { n, range: WordRange { low, high }, wanted });
             } else {
-                let (bin, n_before, n_inside) = find::bin(search.wanted - search.n_above);
-                search.advance(bin, n_before, n_inside);
+                let wanted = load_shared_u32(kept + 12);
+                search.advance(params, find::bin(wanted - search.n_above));
             }
         }
-        store(params, &search, n_sorted);
+        store(params, &search, n_sorted, kept + 12);
     }
 }
 
@@ -109,7 +116,7 @@ unsafe fn survey(params: &TopKParams, entries: &Entries) -> (u32, Survey) {
 /// # Safety
 /// All threads of the block must call it together.
 #[inline(always)]
-unsafe fn clear(step: Step) {
+unsafe fn clear(search: &Search) {
     // SAFETY: the block has the counters and the bins.
     unsafe {
         // What was found by the step before has been read.
@@ -117,7 +124,7 @@ unsafe fn clear(step: Step) {
         if thread_idx_x() == 0 {
             store_shared_u32x4(dynamic_shared() + FOUND_OFFSET, [0; 4]);
         }
-        if step != Step::Gather {
+        if !search.gathers() {
             let mut bin = thread_idx_x();
             while bin < BINS {
                 store_shared_u32(dynamic_shared() + KEYS_OFFSET + bin * 4, 0);
@@ -149,7 +156,9 @@ unsafe fn pass(params: &TopKParams, entries: &Entries, search: &Search, most: u3
         entries.each(params, start, |word, place, is_last| {
             most = most.max(word);
             match step {
-                Step::Gather => gather(params, entries, search, word, &place),
+                Step::Gather | Step::GatherAbove => {
+                    gather(params, entries, search, word, &place);
+                }
                 Step::Narrow => narrow(params, entries, search, word, &place),
                 _ if is_last => {
                     tally(search, most, most != NO_WORD);
@@ -172,11 +181,16 @@ unsafe fn pass_plain(params: &TopKParams, entries: &Entries, search: &Search) ->
     unsafe {
         match search.step {
             Step::BoundOfGroups => entries.each_eight(params, |scores, _| {
-                tally(search, most_of(scores), true);
+                tally(search, word(largest(scores), false), true);
             }),
-            Step::Gather if search.least_word() >= NUMBER_MIN => {
+            _ if search.gathers() && search.least_word() >= NUMBER_MIN => {
                 let bound = bound(search.least_word());
                 entries.each_eight(params, |scores, place| {
+                    // First of all eight, which the assembler loads together for it: for eight
+                    // comparisons it would load one after the other.
+                    if ballot((largest(scores) >= bound) as u32) == 0 {
+                        return;
+                    }
                     let mut left = 0u32;
                     unroll!(K in 0..8 => { left |= u32::from(scores[K] >= bound) << K; });
                     // Hardly ever more than one of a lane.
@@ -314,9 +328,9 @@ unsafe fn place(counter: u32, is_one: bool) -> u32 {
 /// Sorts what was gathered and stores the block's best keys, and zeros behind them.
 ///
 /// # Safety
-/// As [`top_k`]; `n_sorted` keys were gathered.
+/// As [`top_k`]; `n_sorted` keys were gathered, and how many are wanted is in shared memory.
 #[inline(always)]
-unsafe fn store(params: &TopKParams, search: &Search, n_sorted: u32) {
+unsafe fn store(params: &TopKParams, search: &Search, n_sorted: u32, wanted: u32) {
     let keys = dynamic_shared() + KEYS_OFFSET;
     let out = params.out + u64::from(block_idx_x()) * u64::from(params.k) * 8;
     // SAFETY: there is room for the keys up to a power of two; the host sized those written.
@@ -329,10 +343,11 @@ unsafe fn store(params: &TopKParams, search: &Search, n_sorted: u32) {
         }
         sync_threads();
         sort::sort(keys, n_sorted);
+        let wanted = load_shared_u32(wanted);
         let mut place = thread_idx_x();
         while place < params.k {
             // Keys that are all equal come behind those that are sorted.
-            let key = match (place < search.wanted, place < n_sorted) {
+            let key = match (place < wanted, place < n_sorted) {
                 (false, _) => [0; 2],
                 (true, true) => load_shared_u32x2(keys + place * 8),
                 (true, false) => [search.low() as u32, upper_word(search.low())],

@@ -1,8 +1,9 @@
-//! Sorts keys in shared memory.
+//! Sorts keys in shared memory: a bitonic sort, two strides at a time.
 
 use super::THREADS;
-use crate::abi::params::top_k::sort_pair;
-use crate::ptx::shared::{load_shared_u32x2, store_shared_u32x2_if};
+use crate::abi::params::top_k::sort_places;
+use crate::primitives::unroll::unroll;
+use crate::ptx::shared::{load_shared_u32x2, store_shared_u32x2};
 use crate::ptx::thread::{sync_threads, thread_idx_x};
 use crate::ptx::warp::sync_warp;
 
@@ -17,17 +18,20 @@ pub unsafe fn sort(keys: u32, n: u32) {
     while size <= n {
         let mut stride = size / 2;
         while stride > 0 {
-            // SAFETY: the caller's promise. Pairs of 32 lanes are of the same 64 keys in all steps
-            // from a stride of 32 on, so that warps need not wait for each other.
+            // The last stride of a size of two to an odd power has no other.
+            let is_single = stride == 1;
+            // SAFETY: the caller's promise. Fours of 32 lanes are of the same 128 keys in all steps
+            // from a stride of 64 on, so that warps need not wait for each other.
             unsafe {
-                step(keys, n, size, stride);
-                if stride > 32 || stride == 1 && size > 32 {
+                step(keys, n, size, stride, is_single);
+                let next = if is_single { size } else { stride / 4 };
+                if stride > 64 || next > 64 || next == 0 && size > 64 {
                     sync_threads();
                 } else {
                     sync_warp();
                 }
             }
-            stride /= 2;
+            stride = if is_single { 0 } else { stride / 4 };
         }
         size *= 2;
     }
@@ -35,24 +39,42 @@ pub unsafe fn sort(keys: u32, n: u32) {
     unsafe { sync_threads() };
 }
 
-/// Exchanges the pairs of a step that are not in order.
+/// Exchanges the keys of a stride and of half of it that are not in order, or of a stride of 1
+/// alone.
 ///
 /// # Safety
 /// As [`sort`].
 #[inline(always)]
-unsafe fn step(keys: u32, n: u32, size: u32, stride: u32) {
-    let mut pair = thread_idx_x();
-    while pair < n / 2 {
-        let [a, b] = sort_pair(pair, stride).map(|place| keys + place * 8);
-        // SAFETY: both keys are there, and no other thread's in this step.
+unsafe fn step(keys: u32, n: u32, size: u32, stride: u32, is_single: bool) {
+    // Pairs of neighbours lie two by two where there is one stride.
+    let half = if is_single { 1 } else { stride / 2 };
+    let mut four = thread_idx_x();
+    while four * 4 < n {
+        let places = sort_places(four, half).map(|place| keys + place * 8);
+        let mut own = [0u64; 4];
+        // SAFETY: the keys are there, zeros behind a block of two too, and no other thread's.
         unsafe {
-            let [x, y] = [load_shared_u32x2(a), load_shared_u32x2(b)];
-            let [left, right] = [x, y].map(|[low, high]| u64::from(low) | u64::from(high) << 32);
-            let falls = ((a - keys) / 8) & size == 0;
-            let swaps = if falls { left < right } else { left > right };
-            store_shared_u32x2_if(a, y, swaps as u32);
-            store_shared_u32x2_if(b, x, swaps as u32);
+            unroll!(K in 0..4 => {
+                let [low, high] = load_shared_u32x2(places[K]);
+                own[K] = u64::from(low) | u64::from(high) << 32;
+            });
+            let falls = [0, 2].map(|k: usize| ((places[k] - keys) / 8) & size == 0);
+            if !is_single {
+                (own[0], own[2]) = ordered(own[0], own[2], falls[0]);
+                (own[1], own[3]) = ordered(own[1], own[3], falls[0]);
+            }
+            (own[0], own[1]) = ordered(own[0], own[1], falls[0]);
+            (own[2], own[3]) = ordered(own[2], own[3], falls[1]);
+            unroll!(K in 0..4 => {
+                store_shared_u32x2(places[K], [own[K] as u32, (own[K] >> 32) as u32]);
+            });
         }
-        pair += THREADS as u32;
+        four += THREADS as u32;
     }
+}
+
+/// Two keys, the larger one first where they fall.
+#[inline(always)]
+fn ordered(a: u64, b: u64, falls: bool) -> (u64, u64) {
+    if (a < b) == falls { (b, a) } else { (a, b) }
 }

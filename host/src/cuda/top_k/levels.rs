@@ -5,8 +5,9 @@ use maxsim_kernels::abi::params::top_k::KEY_BYTES;
 /// Longest rows that one CTA has for itself.
 const ROW_MAX: u64 = 64 << 10;
 
-/// Scores of a chunk of a longer row: few enough to be read again from a multiprocessor's cache.
-const CHUNK: u64 = 16 << 10;
+/// Scores of a chunk of a longer row: few enough for all that are scored at a time to be read again
+/// from the L2 cache, and so many that what a CTA does once does not count.
+const CHUNK: u64 = 32 << 10;
 
 /// Fewest selections that one CTA merges: each level has a sixteenth of the one before.
 const FAN_IN: u64 = 16;
@@ -100,7 +101,7 @@ mod tests {
     fn a_million_scores_take_two_launches() {
         let levels = Levels::new(32, 1_000_000, 100);
         let of = |row_len, chunk_len, n_chunks| Level { row_len, chunk_len, n_chunks };
-        assert_eq!(levels.levels, [of(1_000_000, 16_384, 62), of(6200, 6200, 1)]);
+        assert_eq!(levels.levels, [of(1_000_000, 32_768, 31), of(3100, 3100, 1)]);
         assert_eq!(levels.rows_at_once, 32);
     }
 

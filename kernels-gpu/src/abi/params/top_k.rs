@@ -258,12 +258,12 @@ impl WordRange {
     }
 }
 
-/// The places of a pair that a step of a bitonic sort compares, of distance `stride`, a power of
-/// two.
+/// The places of four keys that a step of a bitonic sort compares, of distances `half` and twice
+/// that, a power of two.
 #[inline(always)]
-pub const fn sort_pair(pair: u32, stride: u32) -> [u32; 2] {
-    let first = 2 * pair - (pair & (stride - 1));
-    [first, first + stride]
+pub const fn sort_places(four: u32, half: u32) -> [u32; 4] {
+    let first = 4 * four - 3 * (four & (half - 1));
+    [first, first + half, first + 2 * half, first + 3 * half]
 }
 
 #[cfg(test)]
@@ -369,18 +369,21 @@ mod tests {
 
     #[test]
     fn a_step_of_a_sort_meets_every_place_once() {
-        let mut stride = 1;
-        while stride <= 32 {
-            let mut met = [false; 128];
-            for pair in 0..64 {
-                for place in sort_pair(pair, stride) {
-                    assert!(!met[place as usize], "{stride}: {place}");
+        let mut half = 1;
+        while half <= 64 {
+            let mut met = [false; 512];
+            for four in 0..128 {
+                let places = sort_places(four, half);
+                for place in places {
+                    assert!(!met[place as usize], "{half}: {place}");
                     met[place as usize] = true;
                     // Warps keep to their keys.
-                    assert_eq!(place / 64, pair / 32);
+                    assert!(half > 32 || place / 128 == four / 32);
                 }
+                // The other of a pair differs in one bit.
+                assert_eq!(places.map(|place| place ^ places[0]), [0, half, 2 * half, 3 * half]);
             }
-            stride *= 2;
+            half *= 2;
         }
     }
 
