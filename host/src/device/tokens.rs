@@ -325,10 +325,7 @@ impl<'a, F: Format> TokensRef<'a, F> {
     where
         'a: 'b,
     {
-        match self {
-            TokensRef::Host(tokens) => Ok(own.insert(device.upload(tokens)?)),
-            TokensRef::Device(tokens) => Ok(tokens),
-        }
+        self.there(device, own, Arrival::Awaited)
     }
 
     /// As [`TokensRef::on`], for calls on the library's streams alone: few tokens may still be on
@@ -341,8 +338,21 @@ impl<'a, F: Format> TokensRef<'a, F> {
     where
         'a: 'b,
     {
+        self.there(device, own, Arrival::InOrder)
+    }
+
+    /// The handle, or one of host tokens that are copied into `own` by `arrival`.
+    fn there<'b>(
+        &self,
+        device: &Device,
+        own: &'b mut Option<DeviceTokens<F>>,
+        arrival: Arrival,
+    ) -> Result<&'b DeviceTokens<F>>
+    where
+        'a: 'b,
+    {
         match self {
-            TokensRef::Host(tokens) => Ok(own.insert(device.copy_of(tokens, Arrival::InOrder)?)),
+            TokensRef::Host(tokens) => Ok(own.insert(device.copy_of(tokens, arrival)?)),
             TokensRef::Device(tokens) => Ok(tokens),
         }
     }

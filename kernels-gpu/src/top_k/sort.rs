@@ -52,7 +52,7 @@ unsafe fn step(keys: u32, n: u32, size: u32, stride: u32, is_single: bool) {
     while four * 4 < n {
         let places = sort_places(four, half).map(|place| keys + place * 8);
         let mut own = [0u64; 4];
-        // SAFETY: the keys are there, zeros behind a block of two too, and no other thread's.
+        // SAFETY: the keys are there, and room for four where there are two, and no other thread's.
         unsafe {
             unroll!(K in 0..4 => {
                 let [low, high] = load_shared_u32x2(places[K]);

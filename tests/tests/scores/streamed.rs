@@ -174,19 +174,35 @@ pub fn buffer_bytes(device: &Device, streamed: &Streamed) -> u64 {
     if rounds && device.ordinal().is_some() { 1 << 30 } else { streamed.buffer_bytes }
 }
 
-fn check_elements<T: Element>(suite: &Suite, streamed: &Streamed) -> Result<(), String> {
+/// A check of a case's tokens, with buffers of a size.
+pub type Check<T> = fn(
+    &Device,
+    (&Tokens<'_, T>, &Tokens<'_, T>),
+    &Streamed,
+    buffer_bytes: u64,
+) -> Result<(), String>;
+
+/// Checks a case's tokens on all devices.
+pub fn on_all_devices<T: Element>(
+    suite: &Suite,
+    streamed: &Streamed,
+    check: Check<T>,
+) -> Result<(), String> {
     let case = &streamed.case;
     let data = case.data();
     let stored = [elements::<T>(&data.queries), elements::<T>(&data.documents)];
     let queries = tokens(&case.queries, &data.queries, &stored[0]).map_err(text)?;
     let documents = tokens(&case.documents, &data.documents, &stored[1]).map_err(text)?;
     for device in all_devices() {
-        let buffer_bytes = buffer_bytes(&device, streamed);
-        check_streamed(&device, (&queries, &documents), streamed, buffer_bytes)
+        check(&device, (&queries, &documents), streamed, buffer_bytes(&device, streamed))
             .map_err(|why| format!("{device}: {why}"))?;
         suite.count(&device.to_string());
     }
     Ok(())
+}
+
+fn check_elements<T: Element>(suite: &Suite, streamed: &Streamed) -> Result<(), String> {
+    on_all_devices::<T>(suite, streamed, check_streamed)
 }
 
 #[test]

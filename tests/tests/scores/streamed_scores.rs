@@ -19,7 +19,7 @@ use maxsim_tests::top_k::check;
 use maxsim_tests::values::Values;
 use proptest::prelude::*;
 
-use crate::streamed::{Streamed, buffer_bytes, from_every_source, streamed};
+use crate::streamed::{Streamed, buffer_bytes, from_every_source, on_all_devices, streamed};
 
 /// Whether scores are the same, to the bit but for the sign of 0 and what NaN is.
 fn same(a: f32, b: f32) -> bool {
@@ -111,18 +111,7 @@ fn check_scores<Q: ScorableWith<D>, D: Format>(
 }
 
 fn check_elements<T: Element>(suite: &Suite, streamed: &Streamed) -> Result<(), String> {
-    let case = &streamed.case;
-    let data = case.data();
-    let stored = [elements::<T>(&data.queries), elements::<T>(&data.documents)];
-    let queries = tokens(&case.queries, &data.queries, &stored[0]).map_err(text)?;
-    let documents = tokens(&case.documents, &data.documents, &stored[1]).map_err(text)?;
-    for device in all_devices() {
-        let buffer_bytes = buffer_bytes(&device, streamed);
-        check_scores(&device, (&queries, &documents), streamed, buffer_bytes)
-            .map_err(|why| format!("{device}: {why}"))?;
-        suite.count(&device.to_string());
-    }
-    Ok(())
+    on_all_devices::<T>(suite, streamed, check_scores)
 }
 
 #[test]

@@ -422,4 +422,14 @@ impl Shortlist {
         let documents = ranked.into_iter().map(found).collect();
         SearchRanking { documents, n_rescored, n_nan, n_empty: self.n_empty }
     }
+
+    /// As [`Shortlist::into_ranking`], where the bounds are known to be true; where they are only
+    /// assumed, no place is proven.
+    pub(crate) fn into_ranking_if(self, is_known: bool) -> SearchRanking {
+        let mut ranking = self.into_ranking();
+        if !is_known {
+            ranking.documents.iter_mut().for_each(|found| found.certainty = Certainty::Likely);
+        }
+        ranking
+    }
 }

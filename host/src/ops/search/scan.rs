@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::compressed::SearchTokens;
 use super::pair_bounds::PairBounds;
 use super::rounds::Rescorer;
-use super::scanned::Scanned;
-use super::{Candidate, Certainty, SearchOptions, SearchRanking, Shortlist, most};
+use super::scanned::{Scanned, reaching};
+use super::{Candidate, SearchOptions, SearchRanking, Shortlist, most};
 use crate::device::Device;
 use crate::error::Result;
 use crate::problem::Problem;
@@ -29,9 +29,6 @@ const COPIED_BYTES: usize = 1 << 20;
 
 /// Bytes of scores that are looked at together.
 const BLOCK_BYTES: usize = 8 << 20;
-
-/// Scores that are compared with a threshold before one is looked at.
-const LANES: usize = 16;
 
 impl Device {
     /// The best `k` documents of each query: a scan of compressed documents selects candidates,
@@ -77,14 +74,8 @@ impl Device {
         };
         // What is only assumed may have scores of codes that no bound knows of.
         let selected = search.first_selection().filter(|_| self.ordinal().is_some() && is_known);
-        let ranking = |search: Shortlist| {
-            let mut ranking = search.into_ranking();
-            if !is_known {
-                ranking.documents.iter_mut().for_each(|found| found.certainty = Certainty::Likely);
-            }
-            ranking
-        };
-        Ok(search.run(selected)?.into_iter().map(ranking).collect())
+        let searches = search.run(selected)?.into_iter();
+        Ok(searches.map(|search| search.into_ranking_if(is_known)).collect())
     }
 }
 
@@ -247,17 +238,11 @@ impl<T: Element> Search<'_, T> {
                 let Some(Unseen { last, largest }) = unseen[query] else { continue };
                 let search = &mut self.searches[query];
                 let least = search.least(largest);
-                for (block, scores) in row.chunks(LANES).enumerate() {
-                    if scores.iter().map(|&score| u32::from(score >= least)).sum::<u32>() == 0 {
-                        continue;
-                    }
-                    for (id, &score) in (block * LANES..).zip(scores) {
-                        let is_behind =
-                            score < last.score || score == last.score && id > last.id as usize;
-                        if score >= least && is_behind && self.layout.has_tokens(id) {
-                            let document = Ranked { id: id as u32, score, has_tokens: true };
-                            search.push(self.bounds.candidate(query, &document));
-                        }
+                for (id, score) in reaching(row, least) {
+                    let is_behind = score < last.score || score == last.score && id > last.id;
+                    if is_behind && self.layout.has_tokens(id as usize) {
+                        let document = Ranked { id, score, has_tokens: true };
+                        search.push(self.bounds.candidate(query, &document));
                     }
                 }
             }

@@ -103,20 +103,27 @@ fn best_of(row: &[f32], documents: &TokenLayout, k: usize) -> Ranking {
         (0u32..).zip(row).map(ranked).for_each(|document| best.push(document));
         return best.into_ranking();
     }
-    let least = reached_by(row, k);
-    let mut best = Vec::new();
-    for (first, block) in (0u32..).step_by(LANES).zip(row.chunks(LANES)) {
-        if block.iter().map(|&score| u32::from(score >= least)).sum::<u32>() > 0 {
-            let scores = (first..).zip(block).filter(|(_, score)| **score >= least);
-            best.extend(scores.map(ranked));
-        }
-    }
-    // All have tokens, and none is NaN.
+    let scores = reaching(row, reached_by(row, k));
+    // No document is without tokens.
+    let mut best: Vec<Ranked> =
+        scores.map(|(id, score)| Ranked { id, score, has_tokens: true }).collect();
+    // None is NaN.
     best.sort_unstable_by(|a, b| {
         b.score.partial_cmp(&a.score).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
     });
     best.truncate(k);
     Ranking { ranked: best, n_nan: 0, n_empty: 0 }
+}
+
+/// The scores of a row that reach a threshold, with their documents. Where they are few, most are
+/// passed by [`LANES`] at a time.
+pub(super) fn reaching(row: &[f32], least: f32) -> impl Iterator<Item = (u32, f32)> {
+    let blocks = (0u32..).step_by(LANES).zip(row.chunks(LANES));
+    // A sum, which compilers make one comparison of many scores.
+    let some = blocks
+        .filter(move |(_, block)| block.iter().map(|s| u32::from(*s >= least)).sum::<u32>() > 0);
+    some.flat_map(|(first, block)| (first..).zip(block.iter().copied()))
+        .filter(move |&(_, score)| score >= least)
 }
 
 /// A number that at least `k` scores reach, and hardly more where they are many: the k-th of the

@@ -17,10 +17,12 @@ use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::Result;
 use crate::ops::devices::Devices;
+#[cfg(doc)]
+use crate::ops::search::Certainty;
 use crate::ops::search::bounds::ErrorTerms;
 use crate::ops::search::compressed::SearchTokens;
 use crate::ops::search::pair_bounds::PairBounds;
-use crate::ops::search::{Candidate, Certainty, SearchOptions, SearchRanking, Shortlist};
+use crate::ops::search::{Candidate, SearchOptions, SearchRanking, Shortlist};
 use crate::problem::chunks::{Chunk, shares};
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
@@ -219,14 +221,8 @@ impl<'a, T: Element, Q: ScorableWith<D>, D: Format> CoarseSearch<'a, T, Q, D> {
             done.extend(lists);
             done.sort_unstable_by_key(|(query, _)| *query);
         }
-        let ranking = |(_, list): (u32, Shortlist)| {
-            let mut ranking = list.into_ranking();
-            if !self.is_known {
-                ranking.documents.iter_mut().for_each(|found| found.certainty = Certainty::Likely);
-            }
-            ranking
-        };
-        let rankings = done.into_iter().map(ranking).collect();
+        let done = done.into_iter();
+        let rankings = done.map(|(_, list)| list.into_ranking_if(self.is_known)).collect();
         let (kernels, n_chunks, bytes) = self.passage.into_parts();
         Ok(SearchFound { rankings, kernels, n_chunks, bytes })
     }

@@ -1,6 +1,7 @@
 //! Searches whose first pass selects what is looked at, on the CPU.
 
 use super::*;
+use crate::ops::search::Certainty;
 use crate::tokens::format::Int8;
 use crate::tokens::scales::ScaleType;
 
