@@ -33,6 +33,7 @@
 //!  - [`Devices`]: several GPUs that search as one.
 //!  - [`streaming`]: searches over more documents than fit, from memory, files or programs.
 //!  - [`training`] and [`loss`]: gradients of scores with respect to tokens, and losses.
+//!  - [`chamfer`]: distances of clouds of points.
 //!  - [`residual`]: tokens as ColBERTv2 and PLAID store them.
 //!  - [`plan`]: which kernel runs a call, and why.
 //!
@@ -342,6 +343,53 @@ pub mod training {
     pub use crate::ops::backward::with_grad::WithGrad;
     pub use crate::ops::backward::{BackwardOptions, BackwardStrategy, GradientSides};
     pub use crate::ops::residual::ResidualScoreGradients;
+}
+
+/// Chamfer distances of clouds of points, exact: [`Device::chamfer`] and
+/// [`Device::chamfer_backward`].
+///
+/// ```
+/// use maxsim::chamfer::{
+///     Chamfer, ChamferGrad, ChamferGradients, ChamferOptions, Metric, Neighbours, NormalDistances,
+///     PointReduction,
+/// };
+/// use maxsim::format::Element;
+/// use maxsim::{Device, Result, Tokens};
+///
+/// /// The mean distance of each pair of clouds, and what would make it smaller.
+/// fn step<T: Element>(
+///     made: &Tokens<'_, T>,
+///     wanted: &Tokens<'_, T>,
+/// ) -> Result<(Chamfer, ChamferGradients)> {
+///     let device = Device::cpu();
+///     let options = ChamferOptions::default();
+///     assert_eq!((options.metric, options.reduction), (Metric::SquaredL2, PointReduction::Mean));
+///     let found = device.chamfer(made, wanted, &options)?;
+///     let ones = vec![1.0; found.values().len()];
+///     let gradients = device.chamfer_backward(made, wanted, &found, ChamferGrad::Values(&ones))?;
+///     Ok((found, gradients))
+/// }
+///
+/// // Two clouds of one and two points in space, and what they should be.
+/// let made = [0.0f32, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0];
+/// let made = Tokens::packed(&made, 3, &[0, 1, 3])?;
+/// let wanted = Tokens::padded(&[0.0f32, 0.0, 1.0, 1.0, 1.0, 3.0], 2, 1, 3)?;
+/// let (found, gradients) = step(&made, &wanted)?;
+/// assert_eq!(found.values(), [2.0, 3.5 + 3.0]);
+/// assert_eq!(gradients.x[..3], [0.0, 0.0, -4.0]);
+/// let Neighbours { distances, indices } = found.x();
+/// assert_eq!((&distances[..], &indices[..]), (&[1.0, 4.0, 3.0][..], &[0, 0, 0][..]));
+/// assert!(!found.options().single_direction && found.y().is_some());
+/// let normals: NormalDistances = found.normals(&made, &wanted, false)?;
+/// assert_eq!(normals.values[0], 2.0); // of no normal: zeros
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+pub mod chamfer {
+    pub use crate::ops::chamfer::backward::{ChamferGrad, ChamferGradients};
+    pub use crate::ops::chamfer::normals::NormalDistances;
+    pub use crate::problem::chamfer::{
+        Chamfer, ChamferOptions, Metric, Neighbours, PointReduction,
+    };
 }
 
 /// Calls in stream order: prepared once, then enqueued on a [`Stream`](stream::Stream) or captured

@@ -5,7 +5,8 @@
 //! same for compressed tokens, and [`coarse`] where they find what full precision scores.
 //! [`gradients`] is the same for training: its oracle, and whether gradients agree, and [`saved`]
 //! where documents are saved as codes; [`losses`] has what losses on devices are compared with, and
-//! [`residual`] what decoded tokens are; [`top_k`] has rankings of any scores.
+//! [`residual`] what decoded tokens are; [`top_k`] has rankings of any scores, and [`chamfer`]
+//! clouds of points with their distances.
 //!
 //! Environment: MAXSIM_CASES (random cases per suite, 200 by default), MAXSIM_RECORD_DIR
 //! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),
@@ -13,6 +14,7 @@
 
 pub mod agree;
 pub mod case;
+pub mod chamfer;
 pub mod coarse;
 pub mod engines;
 pub mod gpu;

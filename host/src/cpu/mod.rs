@@ -17,9 +17,11 @@
 //! products of integer codes are exact.
 //!
 //! Gradients are sums over the winners ([`backward`]), and so are coarse-to-fine scores, of
-//! winners that INT8 codes have found ([`rescore`]).
+//! winners that INT8 codes have found ([`rescore`]). Neighbours between clouds of points are a
+//! search of its own ([`chamfer`]).
 
 mod backward;
+pub(crate) mod chamfer;
 mod maxima;
 mod norms;
 mod panels;

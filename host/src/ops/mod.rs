@@ -2,6 +2,7 @@
 //! file of their operation.
 
 pub(crate) mod backward;
+pub(crate) mod chamfer;
 pub(crate) mod devices;
 mod interop;
 pub mod loss;

@@ -1,5 +1,6 @@
 //! Checks queries, documents and pairing against each other, once; a [`Problem`] is the proof.
 
+pub(crate) mod chamfer;
 pub(crate) mod chunks;
 pub(crate) mod options;
 pub(crate) mod outputs;
