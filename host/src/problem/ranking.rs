@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use maxsim_kernels::abi::params::top_k::key;
+
 /// One ranked document.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -18,18 +20,11 @@ impl Ranked {
     /// The order of a ranking: scores of documents with tokens, descending, equal scores by
     /// lower id; then NaN; then documents without tokens.
     pub(crate) fn rank(&self, other: &Ranked) -> Ordering {
-        let class = |r: &Ranked| match (r.has_tokens, r.score.is_nan()) {
-            (true, false) => 0,
-            (true, true) => 1,
-            (false, _) => 2,
-        };
-        class(self)
-            .cmp(&class(other))
-            .then_with(|| match class(self) {
-                0 => other.score.partial_cmp(&self.score).unwrap_or(Ordering::Equal),
-                _ => Ordering::Equal,
-            })
-            .then_with(|| self.id.cmp(&other.id))
+        other.key().cmp(&self.key())
+    }
+
+    fn key(&self) -> u64 {
+        key(self.score.to_bits(), self.id, !self.has_tokens)
     }
 }
 

@@ -99,6 +99,8 @@ pub struct ErrorTerms {
     pub(super) items: Vec<Item>,
     /// The largest of each term among all items, which no document exceeds.
     pub(super) maxima: Terms,
+    /// What passes over all items read: see [`Columns`].
+    pub(super) columns: Columns,
     /// Items without a valid token.
     pub(super) empty: Vec<u32>,
 }
@@ -122,6 +124,27 @@ pub(super) struct Item {
     pub n_tokens: usize,
     pub sums: Terms,
     pub maxima: Terms,
+}
+
+/// Some of the terms of items as documents, rounded up, each beside those of other items.
+#[derive(Clone, Default)]
+pub(super) struct Columns {
+    pub l2: Vec<f32>,
+    pub u2: Vec<f32>,
+    pub magnitude: Vec<f32>,
+}
+
+impl Columns {
+    fn new(items: &[Item]) -> Columns {
+        let column = |of: fn(&Terms) -> f64| {
+            items.iter().map(|item| (of(&item.maxima) as f32).next_up()).collect()
+        };
+        Columns {
+            l2: column(|terms| terms.l2),
+            u2: column(|terms| terms.u2),
+            magnitude: column(|terms| terms.magnitude),
+        }
+    }
 }
 
 impl AddAssign for Terms {
@@ -157,29 +180,18 @@ impl Terms {
     /// Terms of a row of numbers c · scale + min, with a bound of each one's error.
     fn of_row(codes: &[f32], scale: f64, min: f64, bound: impl Fn(f64) -> f64) -> Terms {
         // Several sums at a time do not wait for one another.
-        let (mut sums, mut squares) = ([Terms::default(); LANES], [0.0; LANES]);
-        for codes in codes.chunks(LANES) {
-            for ((&code, terms), square) in codes.iter().zip(&mut sums).zip(&mut squares) {
-                let code = f64::from(code);
-                let (value, u) = (code * scale + min, bound(code));
-                terms.l1 += value.abs();
-                terms.l2 += value * value;
-                terms.u_max = terms.u_max.max(u);
-                terms.u2 += u * u;
-                *square += code * code;
-            }
-        }
-        let mut terms = Terms::default();
-        let mut square = 0.0;
-        for (sums, of_codes) in sums.into_iter().zip(squares) {
-            let u_max = terms.u_max.max(sums.u_max);
-            terms += sums;
-            terms.u_max = u_max;
-            square += of_codes;
-        }
-        terms.l2 = terms.l2.sqrt();
-        terms.u2 = terms.u2.sqrt();
-        terms.magnitude = square.sqrt() * scale + (codes.len() as f64).sqrt() * min.abs();
+        let mut lanes = RowLanes::default();
+        let ([some], [rest]) = in_lanes([codes]);
+        some.iter().for_each(|codes| lanes.add(codes, scale, min, &bound));
+        lanes.add(rest, scale, min, &bound);
+        let sum = |lanes: [f64; LANES]| lanes.into_iter().sum::<f64>();
+        let terms = Terms {
+            l1: sum(lanes.l1),
+            l2: sum(lanes.l2).sqrt(),
+            u_max: lanes.u_max.into_iter().fold(0.0, f64::max),
+            u2: sum(lanes.u2).sqrt(),
+            magnitude: sum(lanes.codes).sqrt() * scale + (codes.len() as f64).sqrt() * min.abs(),
+        };
         // A comparison with NaN is false.
         let is_known = terms.u_max < f64::INFINITY
             && terms.l1 < LARGEST
@@ -187,6 +199,38 @@ impl Terms {
             && scale < LARGEST;
         if is_known { terms } else { Terms::UNKNOWN }
     }
+}
+
+/// Sums of a row, several side by side: they do not wait for one another.
+#[derive(Default)]
+struct RowLanes {
+    l1: [f64; LANES],
+    l2: [f64; LANES],
+    u_max: [f64; LANES],
+    u2: [f64; LANES],
+    codes: [f64; LANES],
+}
+
+impl RowLanes {
+    /// Adds an element to each of the first lanes.
+    #[inline(always)]
+    fn add(&mut self, codes: &[f32], scale: f64, min: f64, bound: impl Fn(f64) -> f64) {
+        for (lane, &code) in codes.iter().enumerate().take(LANES) {
+            let code = f64::from(code);
+            let (value, u) = (code * scale + min, bound(code));
+            self.l1[lane] += value.abs();
+            self.l2[lane] += value * value;
+            self.u_max[lane] = self.u_max[lane].max(u);
+            self.u2[lane] += u * u;
+            self.codes[lane] += code * code;
+        }
+    }
+}
+
+/// Rows of one length as elements for all lanes, and what is left of them.
+fn in_lanes<const N: usize>(rows: [&[f32]; N]) -> ([&[[f32; LANES]]; N], [&[f32]; N]) {
+    let split = rows.map(|row| row.as_chunks::<LANES>());
+    (split.map(|(some, _)| some), split.map(|(_, rest)| rest))
 }
 
 /// Prints everything but the items' terms.
@@ -203,7 +247,7 @@ impl ErrorTerms {
     /// Computes the terms of tokens as they are stored. Elements are the embeddings themselves:
     /// their errors are 0. Codes must be those that [`Tokens::quantize`] makes.
     pub fn new<F: Format>(tokens: &Tokens<'_, F>) -> ErrorTerms {
-        ErrorTerms::of_rows(tokens, |row, codes| match tokens.scales_of_codes() {
+        ErrorTerms::of_rows(tokens, |row, codes, _| match tokens.scales_of_codes() {
             None => Terms::of_row(codes, 1.0, 0.0, |_| 0.0),
             Some(scales) => {
                 let (scale, min) = (scales.scale(row).into(), scales.min(row).into());
@@ -234,46 +278,51 @@ impl ErrorTerms {
             });
         }
         let scales = tokens.scales();
-        Ok(ErrorTerms::of_rows(tokens, |row, codes| {
+        Ok(ErrorTerms::of_rows(tokens, |row, codes, elements| {
             let (scale, min) = (f64::from(scales.scale(row)), f64::from(scales.min(row)));
             let mut terms = Terms::of_row(codes, scale, min, |_| 0.0);
-            let embeddings = &embeddings.data()[row * dim..][..dim];
+            widen::<T>(&embeddings.data()[row * dim..][..dim], elements);
             let (mut most, mut squares) = ([0.0f64; LANES], [0.0; LANES]);
-            for (codes, embeddings) in codes.chunks(LANES).zip(embeddings.chunks(LANES)) {
+            let mut add = |codes: &[f32], elements: &[f32]| {
                 let lanes = most.iter_mut().zip(&mut squares);
-                for ((&code, x), (most, square)) in codes.iter().zip(embeddings).zip(lanes) {
-                    let error = (f64::from(x.to_f32()) - (f64::from(code) * scale + min)).abs();
+                for ((&code, &x), (most, square)) in codes.iter().zip(elements).zip(lanes) {
+                    let error = (f64::from(x) - (f64::from(code) * scale + min)).abs();
                     *most = most.max(error);
                     *square += error * error;
                 }
-            }
+            };
+            let ([codes, elements], [codes_left, left]) = in_lanes([codes, elements]);
+            codes.iter().zip(elements).for_each(|(codes, elements)| add(codes, elements));
+            add(codes_left, left);
             terms.u_max = most.into_iter().fold(0.0, f64::max);
             terms.u2 = squares.iter().sum::<f64>().sqrt();
             if terms.u2 < LARGEST { terms } else { Terms::UNKNOWN }
         }))
     }
 
+    /// `of_row`: the terms of a row, from its number and its codes as numbers. Besides it is given
+    /// room for a row.
     fn of_rows<F: Format>(
         tokens: &Tokens<'_, F>,
-        of_row: impl Fn(usize, &[f32]) -> Terms + Sync,
+        of_row: impl Fn(usize, &[f32], &mut [f32]) -> Terms + Sync,
     ) -> ErrorTerms {
         let (layout, mask) = (tokens.layout(), tokens.mask());
-        let of_item = |codes: &mut Vec<f32>, item: usize| {
+        let of_item = |[codes, other]: &mut [Vec<f32>; 2], item: usize| {
             let valid = |row: &usize| mask.is_none_or(|mask| mask[*row] != 0);
             let mut terms = Item::default();
             for row in layout.item_rows(item).filter(valid) {
                 widen::<F>(&tokens.data()[row * layout.dim()..][..layout.dim()], codes);
-                let row = of_row(row, codes);
+                let row = of_row(row, codes, other);
                 terms.n_tokens += 1;
                 terms.sums += row;
                 terms.maxima = terms.maxima.max(row);
             }
             terms
         };
-        let codes = || vec![0.0; layout.dim()];
+        let rows = || [(); 2].map(|()| vec![0.0; layout.dim()]);
         let items = (0..layout.n_items()).into_par_iter();
         let items: Vec<Item> = Parallel::new()
-            .share(|min_len| items.with_min_len(min_len).map_init(codes, of_item).collect());
+            .share(|min_len| items.with_min_len(min_len).map_init(rows, of_item).collect());
         ErrorTerms::of_items(F::FORMAT, layout.clone(), items)
     }
 
@@ -282,7 +331,8 @@ impl ErrorTerms {
         let maxima = items.iter().fold(Terms::default(), |most, item| most.max(item.maxima));
         let empty = (0u32..).zip(&items).filter(|(_, item)| item.n_tokens == 0);
         let empty = empty.map(|(id, _)| id).collect();
-        ErrorTerms { format, layout, items, maxima, empty }
+        let columns = Columns::new(&items);
+        ErrorTerms { format, layout, items, maxima, columns, empty }
     }
 
     /// Checks that the terms can be those of tokens.

@@ -1,6 +1,7 @@
 //! Bounds of the scores of pairs, from the terms of both sides.
 
-use super::bounds::{ErrorTerms, Terms};
+use super::bounds::{Columns, ErrorTerms, Terms};
+use super::scanned::LANES;
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::problem::pairing::Pairing;
@@ -129,6 +130,24 @@ impl<'a> PairBounds<'a> {
         self.of_terms(query, &self.documents.maxima)
     }
 
+    /// Bounds of a query that are a little more than these: the products of terms with the index 2
+    /// in place of the smaller of two, which they mostly are.
+    pub(super) fn linear(&self, query: usize) -> LinearBounds<'a> {
+        let query = &self.queries.items[query];
+        let (q, formats) = (&query.sums, [self.queries.format, self.documents.format]);
+        let rho = rounding(formats, self.dim, query.n_tokens);
+        let rounded = self.rescored.map_or(0.0, |of| of.of_query(query.n_tokens, q));
+        let least = self.rescored.map_or(0.0, |of| of.least);
+        let up = |x: f64| (x * (1.0 + f64::from(f32::EPSILON))) as f32;
+        LinearBounds {
+            of_l2: up(q.u2 + rounded).next_up(),
+            of_u2: up(q.l2 + q.u2 + rounded).next_up(),
+            of_magnitude: up(rho * q.l2).next_up(),
+            rest: up(rounded * least).next_up(),
+            columns: &self.documents.columns,
+        }
+    }
+
     /// The bound of a query and a document that has a token and these terms.
     fn of_terms(&self, query: usize, d: &Terms) -> f32 {
         let query = &self.queries.items[query];
@@ -150,9 +169,52 @@ impl<'a> PairBounds<'a> {
 
 impl Rescored {
     fn rounding(&self, n_tokens: usize, q: &Terms, d: &Terms) -> f64 {
+        self.of_query(n_tokens, q) * (d.l2 + d.u2 + self.least)
+    }
+
+    /// The factor that a query has in it.
+    fn of_query(&self, n_tokens: usize, q: &Terms) -> f64 {
         let n_tokens = n_tokens as f64;
         let rho = (8.0 + n_tokens + self.n_products) * f64::from(f32::EPSILON);
-        rho * (q.l2 + q.u2 + n_tokens * self.least) * (d.l2 + d.u2 + self.least)
+        rho * (q.l2 + q.u2 + n_tokens * self.least)
+    }
+}
+
+/// Bounds of one query that are a little more than those of [`PairBounds::of`], in f32: each is
+/// linear in three terms of its document, so that many are found at a time.
+pub(super) struct LinearBounds<'a> {
+    of_l2: f32,
+    of_u2: f32,
+    of_magnitude: f32,
+    rest: f32,
+    columns: &'a Columns,
+}
+
+impl<'a> LinearBounds<'a> {
+    /// The documents whose score can be `least`, with their scores: those of a row that are within
+    /// their bounds of it. Rounding is the caller's to count with, by 16 ulps of the largest of
+    /// the numbers.
+    pub fn reaching(&self, row: &'a [f32], least: f32) -> impl Iterator<Item = (u32, f32)> {
+        let of = |column: &'a [f32]| column.chunks(LANES);
+        let columns = of(&self.columns.l2).zip(of(&self.columns.u2));
+        let columns = columns.zip(of(&self.columns.magnitude));
+        let blocks = (0u32..).step_by(LANES).zip(of(row)).zip(columns);
+        blocks.flat_map(move |((first, scores), ((l2, u2), magnitude))| {
+            let mut reached = [false; LANES];
+            let mut some = false;
+            let terms = l2.iter().zip(u2).zip(magnitude);
+            for ((reached, score), ((l2, u2), magnitude)) in
+                reached.iter_mut().zip(scores).zip(terms)
+            {
+                let bound = self.of_l2 * l2 + self.of_u2 * u2;
+                let bound = bound + (self.of_magnitude * magnitude + self.rest);
+                *reached = score + bound >= least;
+                some |= *reached;
+            }
+            let scores = if some { scores } else { &[] };
+            let documents = (first..).zip(scores.iter().copied());
+            documents.zip(reached).filter_map(|(document, reached)| reached.then_some(document))
+        })
     }
 }
 
@@ -200,6 +262,13 @@ mod tests {
             let (largest, most) =
                 (bounds.largest(query), of_query.iter().copied().reduce(f32::max));
             assert!(most.is_some_and(|most| most <= largest && largest <= 4.0 * most), "{query}");
+            let (scores, linear) = ([0.5; 200], bounds.linear(query));
+            for (id, &bound) in (0u32..).zip(of_query).filter(|(id, _)| id % 4 != 0) {
+                let reaching = |least: f32| linear.reaching(&scores, least).any(|(d, _)| d == id);
+                assert!(reaching(0.5 + bound * (1.0 - 1e-6)), "{query}, {id}");
+                let is_bound = bound > 0.0 && bound.is_finite();
+                assert!(!(is_bound && reaching(0.5 + 1.5 * bound)), "{query}, {id}");
+            }
         }
         assert_eq!(all[200..400], [0.0; 200], "a query without tokens");
         assert!(terms[1].empty.iter().copied().eq((0..200).filter(|i| i % 4 == 0)));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::compressed::SearchTokens;
 use super::pair_bounds::PairBounds;
 use super::rounds::Rescorer;
-use super::scanned::{Scanned, reaching};
+use super::scanned::Scanned;
 use super::{Candidate, SearchOptions, SearchRanking, Shortlist, most};
 use crate::device::Device;
 use crate::error::Result;
@@ -237,8 +237,8 @@ impl<T: Element> Search<'_, T> {
             for (query, row) in some.zip(scores.chunks(n_documents)) {
                 let Some(Unseen { last, largest }) = unseen[query] else { continue };
                 let search = &mut self.searches[query];
-                let least = search.least(largest);
-                for (id, score) in reaching(row, least) {
+                let least = search.least_best(largest) as f32;
+                for (id, score) in self.bounds.linear(query).reaching(row, least) {
                     let is_behind = score < last.score || score == last.score && id > last.id;
                     if is_behind && self.layout.has_tokens(id as usize) {
                         let document = Ranked { id, score, has_tokens: true };
@@ -315,14 +315,20 @@ impl Shortlist {
     /// The threshold of the scan's scores: a document below it, with a bound up to `largest`,
     /// cannot change the ranking.
     fn least(&mut self, largest: f32) -> f32 {
+        (self.least_best(largest) - f64::from(largest)) as f32
+    }
+
+    /// What the sum of score and bound must be for a document to change the ranking, with a bound
+    /// up to `largest`. Less than the k-th score by more than rounding moves the sum by: see
+    /// [`most`] and [`LinearBounds::reaching`](super::pair_bounds::LinearBounds::reaching).
+    fn least_best(&mut self, largest: f32) -> f64 {
         match self.kth() {
             Some(kth) if !kth.score.is_nan() => {
-                // More than rounding moves the sum by: see `most`.
-                let slack = 4.0 * f64::from(f32::EPSILON) * f64::from(kth.score.abs() + largest)
-                    + f64::from(f32::MIN_POSITIVE);
-                (f64::from(kth.score) - f64::from(largest) - slack) as f32
+                let magnitude = f64::from(kth.score.abs()) + f64::from(largest);
+                let slack = 16.0 * f64::from(f32::EPSILON) * magnitude;
+                f64::from(kth.score) - slack - f64::from(f32::MIN_POSITIVE)
             }
-            _ => f32::NEG_INFINITY,
+            _ => f64::NEG_INFINITY,
         }
     }
 }

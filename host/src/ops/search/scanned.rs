@@ -1,7 +1,6 @@
 //! The scan of a search: the scores of all codes, where they were made.
 
 use std::borrow::Cow;
-use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use crate::tokens::layout::TokenLayout;
 const FEW: usize = 1 << 16;
 
 /// Scores that are compared at a time.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// The scores of all codes, where they were made.
 pub(super) enum Scanned {
@@ -97,20 +96,17 @@ fn best_of(row: &[f32], documents: &TokenLayout, k: usize) -> Ranking {
         let has_tokens = documents.has_tokens(id as usize);
         Ranked { id, score, has_tokens }
     };
-    let n_nan: u32 = row.iter().map(|score| u32::from(score.is_nan())).sum();
-    if n_nan > 0 || documents.has_empty_items() || k == 0 {
+    let reached = reached_by(row, k).filter(|_| !documents.has_empty_items() && k > 0);
+    let Some(least) = reached else {
         let mut best = TopK::new(k);
         (0u32..).zip(row).map(ranked).for_each(|document| best.push(document));
         return best.into_ranking();
-    }
-    let scores = reaching(row, reached_by(row, k));
-    // No document is without tokens.
+    };
+    let scores = reaching(row, least);
+    // No document is without tokens, and no score is NaN.
     let mut best: Vec<Ranked> =
         scores.map(|(id, score)| Ranked { id, score, has_tokens: true }).collect();
-    // None is NaN.
-    best.sort_unstable_by(|a, b| {
-        b.score.partial_cmp(&a.score).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
-    });
+    best.sort_unstable_by(Ranked::rank);
     best.truncate(k);
     Ranking { ranked: best, n_nan: 0, n_empty: 0 }
 }
@@ -127,22 +123,27 @@ pub(super) fn reaching(row: &[f32], least: f32) -> impl Iterator<Item = (u32, f3
 }
 
 /// A number that at least `k` scores reach, and hardly more where they are many: the k-th of the
-/// largest of some of them each. −∞ where it takes all scores.
-fn reached_by(row: &[f32], k: usize) -> f32 {
-    let mut maxima: Vec<f32> = Vec::new();
+/// largest of some of them each. −∞ where it takes all scores; `None` where one is NaN.
+fn reached_by(row: &[f32], k: usize) -> Option<f32> {
+    let mut maxima: Vec<f32> = Vec::with_capacity(row.len().div_ceil(LANES));
+    let mut is_nan = [false; LANES];
     for block in row.chunks(LANES * LANES) {
         let mut most = [f32::NEG_INFINITY; LANES];
         for scores in block.chunks(LANES) {
-            for (most, &score) in most.iter_mut().zip(scores) {
+            for ((most, is_nan), &score) in most.iter_mut().zip(&mut is_nan).zip(scores) {
                 *most = if score > *most { score } else { *most };
+                *is_nan |= score.is_nan();
             }
         }
         maxima.extend(&most[..block.len().min(LANES)]);
     }
-    if maxima.len() <= k {
-        return f32::NEG_INFINITY;
+    if is_nan.contains(&true) {
+        return None;
     }
-    *maxima.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
+    if maxima.len() <= k || k == 0 {
+        return Some(f32::NEG_INFINITY);
+    }
+    Some(*maxima.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1)
 }
 
 #[cfg(test)]
