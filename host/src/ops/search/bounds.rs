@@ -7,6 +7,7 @@ use std::ops::AddAssign;
 
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 
+use super::scanned::BLOCK;
 use crate::error::{Error, Result};
 use crate::runtime::pool::Parallel;
 use crate::tokens::Tokens;
@@ -129,15 +130,19 @@ pub(super) struct Item {
 /// Some of the terms of items as documents, rounded up, each beside those of other items.
 #[derive(Clone, Default)]
 pub(super) struct Columns {
-    pub l2: Vec<f32>,
-    pub u2: Vec<f32>,
-    pub magnitude: Vec<f32>,
+    pub l2: Vec<[f32; BLOCK]>,
+    pub u2: Vec<[f32; BLOCK]>,
+    pub magnitude: Vec<[f32; BLOCK]>,
 }
 
 impl Columns {
     fn new(items: &[Item]) -> Columns {
         let column = |of: fn(&Terms) -> f64| {
-            items.iter().map(|item| (of(&item.maxima) as f32).next_up()).collect()
+            let block = |items: &[Item]| {
+                let up = |item: &Item| (of(&item.maxima) as f32).next_up();
+                std::array::from_fn(|lane| items.get(lane).map_or(0.0, up))
+            };
+            items.chunks(BLOCK).map(block).collect()
         };
         Columns {
             l2: column(|terms| terms.l2),

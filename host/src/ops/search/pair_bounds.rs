@@ -1,7 +1,7 @@
 //! Bounds of the scores of pairs, from the terms of both sides.
 
 use super::bounds::{Columns, ErrorTerms, Terms};
-use super::scanned::LANES;
+use super::scanned::scores_where;
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::problem::pairing::Pairing;
@@ -191,29 +191,18 @@ pub(super) struct LinearBounds<'a> {
 }
 
 impl<'a> LinearBounds<'a> {
-    /// The documents whose score can be `least`, with their scores: those of a row that are within
-    /// their bounds of it. Rounding is the caller's to count with, by 16 ulps of the largest of
-    /// the numbers.
-    pub fn reaching(&self, row: &'a [f32], least: f32) -> impl Iterator<Item = (u32, f32)> {
-        let of = |column: &'a [f32]| column.chunks(LANES);
-        let columns = of(&self.columns.l2).zip(of(&self.columns.u2));
-        let columns = columns.zip(of(&self.columns.magnitude));
-        let blocks = (0u32..).step_by(LANES).zip(of(row)).zip(columns);
-        blocks.flat_map(move |((first, scores), ((l2, u2), magnitude))| {
-            let mut reached = [false; LANES];
-            let mut some = false;
-            let terms = l2.iter().zip(u2).zip(magnitude);
-            for ((reached, score), ((l2, u2), magnitude)) in
-                reached.iter_mut().zip(scores).zip(terms)
-            {
-                let bound = self.of_l2 * l2 + self.of_u2 * u2;
-                let bound = bound + (self.of_magnitude * magnitude + self.rest);
-                *reached = score + bound >= least;
-                some |= *reached;
-            }
-            let scores = if some { scores } else { &[] };
-            let documents = (first..).zip(scores.iter().copied());
-            documents.zip(reached).filter_map(|(document, reached)| reached.then_some(document))
+    /// The documents of a row of scores that can score `least`, with their scores: those that are
+    /// within their bounds of it. Rounding is the caller's to count with, by 16 ulps of the largest
+    /// of the numbers.
+    pub fn reaching(&self, row: &[f32], least: f32) -> Vec<(u32, f32)> {
+        let Columns { l2, u2, magnitude } = self.columns;
+        scores_where(row, |block, scores| {
+            let (l2, u2, magnitude) = (&l2[block], &u2[block], &magnitude[block]);
+            std::array::from_fn(|lane| {
+                let bound = self.of_l2 * l2[lane] + self.of_u2 * u2[lane];
+                let bound = bound + (self.of_magnitude * magnitude[lane] + self.rest);
+                scores[lane] + bound >= least
+            })
         })
     }
 }
@@ -264,7 +253,8 @@ mod tests {
             assert!(most.is_some_and(|most| most <= largest && largest <= 4.0 * most), "{query}");
             let (scores, linear) = ([0.5; 200], bounds.linear(query));
             for (id, &bound) in (0u32..).zip(of_query).filter(|(id, _)| id % 4 != 0) {
-                let reaching = |least: f32| linear.reaching(&scores, least).any(|(d, _)| d == id);
+                let reaching =
+                    |least: f32| linear.reaching(&scores, least).iter().any(|(d, _)| *d == id);
                 assert!(reaching(0.5 + bound * (1.0 - 1e-6)), "{query}, {id}");
                 let is_bound = bound > 0.0 && bound.is_finite();
                 assert!(!(is_bound && reaching(0.5 + 1.5 * bound)), "{query}, {id}");

@@ -18,7 +18,7 @@ use crate::tokens::layout::TokenLayout;
 const FEW: usize = 1 << 16;
 
 /// Scores that are compared at a time.
-pub(super) const LANES: usize = 16;
+pub(super) const BLOCK: usize = 16;
 
 /// The scores of all codes, where they were made.
 pub(super) enum Scanned {
@@ -102,42 +102,64 @@ fn best_of(row: &[f32], documents: &TokenLayout, k: usize) -> Ranking {
         (0u32..).zip(row).map(ranked).for_each(|document| best.push(document));
         return best.into_ranking();
     };
-    let scores = reaching(row, least);
+    let reaching = |_, scores: &[f32; BLOCK]| scores.map(|score| score >= least);
     // No document is without tokens, and no score is NaN.
-    let mut best: Vec<Ranked> =
-        scores.map(|(id, score)| Ranked { id, score, has_tokens: true }).collect();
+    let ranked = |(id, score)| Ranked { id, score, has_tokens: true };
+    let mut best: Vec<Ranked> = scores_where(row, reaching).into_iter().map(ranked).collect();
     best.sort_unstable_by(Ranked::rank);
     best.truncate(k);
     Ranking { ranked: best, n_nan: 0, n_empty: 0 }
 }
 
-/// The scores of a row that reach a threshold, with their documents. Where they are few, most are
-/// passed by [`LANES`] at a time.
-pub(super) fn reaching(row: &[f32], least: f32) -> impl Iterator<Item = (u32, f32)> {
-    let blocks = (0u32..).step_by(LANES).zip(row.chunks(LANES));
-    // A sum, which compilers make one comparison of many scores.
-    let some = blocks
-        .filter(move |(_, block)| block.iter().map(|s| u32::from(*s >= least)).sum::<u32>() > 0);
-    some.flat_map(|(first, block)| (first..).zip(block.iter().copied()))
-        .filter(move |&(_, score)| score >= least)
+/// The scores of a row that a comparison of [`BLOCK`] at a time is true of, with their documents.
+/// It is given the number of the block; behind the last score comes NaN.
+pub(super) fn scores_where(
+    row: &[f32],
+    is_wanted: impl Fn(usize, &[f32; BLOCK]) -> [bool; BLOCK],
+) -> Vec<(u32, f32)> {
+    let mut found = Vec::new();
+    let mut add = |block: usize, scores: &[f32; BLOCK]| {
+        let mut lanes = 0u32;
+        // One comparison and one word for all.
+        for (lane, is_wanted) in is_wanted(block, scores).into_iter().enumerate() {
+            lanes |= u32::from(is_wanted) << lane;
+        }
+        while lanes != 0 {
+            let lane = lanes.trailing_zeros() as usize;
+            found.push(((block * BLOCK + lane) as u32, scores[lane]));
+            lanes &= lanes - 1;
+        }
+    };
+    let (blocks, rest) = row.as_chunks::<BLOCK>();
+    blocks.iter().enumerate().for_each(|(block, scores)| add(block, scores));
+    if !rest.is_empty() {
+        add(blocks.len(), &std::array::from_fn(|lane| rest.get(lane).copied().unwrap_or(f32::NAN)));
+    }
+    found
 }
 
 /// A number that at least `k` scores reach, and hardly more where they are many: the k-th of the
 /// largest of some of them each. −∞ where it takes all scores; `None` where one is NaN.
 fn reached_by(row: &[f32], k: usize) -> Option<f32> {
-    let mut maxima: Vec<f32> = Vec::with_capacity(row.len().div_ceil(LANES));
-    let mut is_nan = [false; LANES];
-    for block in row.chunks(LANES * LANES) {
-        let mut most = [f32::NEG_INFINITY; LANES];
-        for scores in block.chunks(LANES) {
-            for ((most, is_nan), &score) in most.iter_mut().zip(&mut is_nan).zip(scores) {
-                *most = if score > *most { score } else { *most };
-                *is_nan |= score.is_nan();
+    let mut maxima: Vec<f32> = Vec::with_capacity(row.len().div_ceil(BLOCK));
+    let mut is_nan = [0u32; BLOCK];
+    let mut add = |scores: &[f32]| {
+        let (blocks, rest) = scores.as_chunks::<BLOCK>();
+        let mut most = [f32::NEG_INFINITY; BLOCK];
+        for scores in blocks {
+            for lane in 0..BLOCK {
+                most[lane] = if scores[lane] > most[lane] { scores[lane] } else { most[lane] };
+                is_nan[lane] |= u32::from(scores[lane].is_nan());
             }
         }
-        maxima.extend(&most[..block.len().min(LANES)]);
-    }
-    if is_nan.contains(&true) {
+        for ((most, is_nan), &score) in most.iter_mut().zip(&mut is_nan).zip(rest) {
+            *most = if score > *most { score } else { *most };
+            *is_nan |= u32::from(score.is_nan());
+        }
+        maxima.extend(&most[..scores.len().min(BLOCK)]);
+    };
+    row.chunks(BLOCK * BLOCK).for_each(&mut add);
+    if is_nan != [0; BLOCK] {
         return None;
     }
     if maxima.len() <= k || k == 0 {
