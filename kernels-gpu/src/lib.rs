@@ -32,7 +32,7 @@ mod bandwidth;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod combine_splits;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
-mod decoded_norms;
+mod decoded_rows;
 #[cfg(target_arch = "nvptx64")]
 mod entry;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]

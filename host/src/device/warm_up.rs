@@ -381,7 +381,8 @@ mod tests {
         let n_of = |family| all.iter().filter(|found| **found == family).count();
         assert_eq!((n_of("RESCORE"), n_of("QUANTIZE")), (3, 3));
         assert_eq!((n_of("CENTROID_SCORES"), n_of("INFINITE_QUERIES")), (2, 2));
-        assert_eq!(all.len(), 3 + 3 + 6 + 4);
+        assert_eq!(n_of("DECODED_ROWS"), 2);
+        assert_eq!(all.len(), 3 + 3 + 8 + 4);
         let f16 = WarmUp { elements: vec![ElementType::F16], ..WarmUp::default() };
         assert_eq!(families(&f16), ["SUM_PARTIALS", "COMBINE_SPLITS", "SEGMENTS", "ROW_NORMS"]);
     }

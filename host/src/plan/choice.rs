@@ -9,7 +9,7 @@ use maxsim_kernels::table::forward::Variant;
 
 use super::consistent::agree;
 pub(crate) use super::cost::n_tile_entries;
-use super::cost::{DocumentLens, START_CLOCKS, centroid_clocks, cost};
+use super::cost::{DocumentLens, START_CLOCKS, centroid_clocks, cost, decoding_clocks};
 use super::document_splits::{self, DocumentSplits};
 use super::eligible::eligible;
 use crate::error::{Error, Result};
@@ -95,7 +95,9 @@ impl Plan {
                     let split = document_splits::choose(row, problem, n_entries, limits, options);
                     let whole = cost(row, problem, n_entries, &lens, limits);
                     let start = if row.schedule.is_contiguous() { 0.0 } else { START_CLOCKS };
-                    let before = start + centroid_clocks(row, problem, limits, access[1]);
+                    let before = start
+                        + centroid_clocks(row, problem, limits, access[1])
+                        + decoding_clocks(row, problem, limits);
                     let cost = before
                         + split
                             .and_then(|split| split.clocks)

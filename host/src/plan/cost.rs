@@ -6,6 +6,7 @@ use maxsim_kernels::abi::params::{CENTROID_SCORES_BYTES, Group};
 use maxsim_kernels::table::forward::Variant;
 
 use super::limits::{Access, DeviceLimits};
+use super::pieces::{decoded_access, pieces, rows_max};
 use super::stream_k::Shares;
 use super::sweep::is_sweep;
 use crate::problem::Problem;
@@ -30,6 +31,33 @@ pub(super) fn centroid_clocks(
     let share = columns / limits.n_multiprocessors.max(1) as f64;
     LAUNCH_CLOCKS + document_clocks(row, problem.dim(), share)
 }
+
+/// Clocks that the device takes to decode documents before the kernel runs, where it does.
+pub(super) fn decoding_clocks(row: &Variant, problem: &Problem<'_>, limits: &DeviceLimits) -> f64 {
+    if !row.decodes_once() {
+        return 0.0;
+    }
+    let (documents, dim) = (problem.documents(), problem.dim());
+    // For a short query other kernels decode as often, and write nothing: what is decoded need not
+    // be known, and there may be millions of documents.
+    let (n_pieces, n_rows) = match problem.queries().total_len() {
+        ..=SHORT_QUERY_ROWS => (1, documents.total_len()),
+        _ => {
+            let pieces = pieces(documents, rows_max(row, dim));
+            (pieces.len(), pieces.iter().map(|piece| piece.rows.len() as u64).sum())
+        }
+    };
+    let bytes = n_rows as f64 * decoded_access(row, dim).pitch_bytes as f64;
+    n_pieces as f64 * LAUNCH_CLOCKS
+        + bytes / limits.n_multiprocessors.max(1) as f64 * DECODED_BYTE_CLOCKS
+}
+
+/// Query rows that the other kernels multiply with documents that they decode once.
+const SHORT_QUERY_ROWS: u64 = 64;
+
+/// Clocks of a multiprocessor for each byte of decoded rows: centroids are read out of the L2
+/// cache, and rows written and read again.
+const DECODED_BYTE_CLOCKS: f64 = 0.13;
 
 /// Clocks of two launches beside another one, and of a table that is not in the cache yet.
 const LAUNCH_CLOCKS: f64 = 15_000.0;

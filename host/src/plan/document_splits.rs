@@ -75,7 +75,7 @@ pub(crate) fn choose(
     if n_entries < 1.0 || row.schedule.is_contiguous() || row.schedule.is_stream_k() {
         return None;
     }
-    if problem.documents().is_unread() {
+    if problem.documents().is_unread() || row.decodes_once() {
         return None;
     }
     if let Some(most) = options.document_splits {

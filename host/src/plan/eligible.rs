@@ -7,6 +7,7 @@ use maxsim_kernels::table::forward::Variant;
 use super::Operand;
 use super::cost::{centroid_score_bytes, n_tiles, shares};
 use super::limits::{Access, DeviceLimits};
+use super::pieces::rows_max;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::shape::ScoreShape;
@@ -71,16 +72,11 @@ pub(super) fn eligible(
     if row.schedule.is_contiguous() {
         takes_contiguous(row, problem, [queries, documents], options)?;
     }
+    if row.decodes_once() {
+        takes_decoded_once(row, problem, options)?;
+    }
     if row.schedule.is_by_centroid() {
-        if documents.n_centroids == 0 {
-            return Err(format!("buckets have at most {BY_CENTROID_NBITS_MAX} bits"));
-        }
-        let bytes = centroid_score_bytes(row, problem, documents);
-        if bytes > CENTROID_SCORE_BYTES_MAX {
-            return Err(format!(
-                "the scores of centroids take {bytes} bytes, of at most {CENTROID_SCORE_BYTES_MAX}"
-            ));
-        }
+        takes_by_centroid(row, problem, documents)?;
     }
     if row.tf32 && !options.allow_tf32 {
         return Err("rounds to TF32, which the call does not allow".into());
@@ -130,6 +126,44 @@ fn takes_stream_k(
         ));
     }
     Ok(())
+}
+
+/// Whether there is room for the scores of the documents' centroids.
+fn takes_by_centroid(
+    row: &Variant,
+    problem: &Problem<'_>,
+    documents: Access,
+) -> std::result::Result<(), String> {
+    if documents.n_centroids == 0 {
+        return Err(format!("buckets have at most {BY_CENTROID_NBITS_MAX} bits"));
+    }
+    let bytes = centroid_score_bytes(row, problem, documents);
+    match bytes > CENTROID_SCORE_BYTES_MAX {
+        true => Err(format!(
+            "the scores of centroids take {bytes} bytes, of at most {CENTROID_SCORE_BYTES_MAX}"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Whether documents can be decoded before the kernel runs, some at a time.
+fn takes_decoded_once(
+    row: &Variant,
+    problem: &Problem<'_>,
+    options: &ScoreOptions,
+) -> std::result::Result<(), String> {
+    if !matches!(problem.shape(), ScoreShape::Cross { .. }) {
+        return Err("every query meets every document".into());
+    }
+    takes_read(problem)?;
+    if options.document_splits.is_some_and(|n| n > 1) {
+        return Err("takes no document splits".into());
+    }
+    let rows_max = rows_max(row, problem.dim()) as usize;
+    match problem.documents().max_len() > rows_max {
+        true => Err(format!("decodes {rows_max} rows at a time, of whole documents")),
+        false => Ok(()),
+    }
 }
 
 /// Whether the host knows where documents are, as kernels need it whose units it cuts by rows.

@@ -64,6 +64,7 @@ pub(crate) mod document_splits;
 mod eligible;
 pub(crate) mod kernels;
 pub(crate) mod limits;
+pub(crate) mod pieces;
 pub(crate) mod stream_k;
 pub(crate) mod sweep;
 

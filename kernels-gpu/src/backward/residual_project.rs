@@ -1,6 +1,6 @@
 //! `∂x = r · (∂y - y · ⟨y, ∂y⟩)` with y = r · x̂, or `r · ∂y` where ‖x̂‖² was too small for r to
 //! depend on it: eight lanes per row of a window, each one chunk of eight, as
-//! [`crate::decoded_norms`] reads rows. The row is decoded twice; its gradient is read twice and
+//! [`crate::decoded_rows`] reads rows. The row is decoded twice; its gradient is read twice and
 //! written where it is.
 
 use crate::abi::params::SQUARE_MIN;

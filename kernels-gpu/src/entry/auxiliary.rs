@@ -13,8 +13,10 @@ macro_rules! run {
     (maxsim_row_norms_f16) => { crate::primitives::row_scales::row_norms::<row::F16> };
     (maxsim_row_norms_bf16) => { crate::primitives::row_scales::row_norms::<row::Bf16> };
     (maxsim_row_norms_f32) => { crate::primitives::row_scales::row_norms::<row::F32> };
-    (maxsim_residual_norms_f16) => { crate::decoded_norms::decoded_norms::<chunk::F16> };
-    (maxsim_residual_norms_bf16) => { crate::decoded_norms::decoded_norms::<chunk::Bf16> };
+    (maxsim_residual_norms_f16) => { crate::decoded_rows::decoded_norms::<chunk::F16> };
+    (maxsim_residual_norms_bf16) => { crate::decoded_rows::decoded_norms::<chunk::Bf16> };
+    (maxsim_residual_rows_f16) => { crate::decoded_rows::decoded_rows::<chunk::F16> };
+    (maxsim_residual_rows_bf16) => { crate::decoded_rows::decoded_rows::<chunk::Bf16> };
 
     (maxsim_gradient_gather_f16) => { backward::gather::gather::<row::F16> };
     (maxsim_gradient_gather_bf16) => { backward::gather::gather::<row::Bf16> };

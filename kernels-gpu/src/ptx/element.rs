@@ -39,6 +39,10 @@ elements! {
 elements! {
     /// binary32 that TMA rounds to its upper 19 bits.
     Tf32 4;
+    /// f16, of documents decoded before the launch, beside r.
+    ResidualF16 2;
+    /// bf16, of documents decoded before the launch, beside r.
+    ResidualBf16 2;
 }
 
 #[cfg(maxsim_arch = "sm_80")]

@@ -7,7 +7,9 @@
 //! other code may touch them; the wait takes and returns them, so that nothing that reads them can
 //! move above it.
 
-use crate::ptx::element::{Bf16, E4m3, Element, F16, F32, I8, I8Affine, Tf32};
+use crate::ptx::element::{
+    Bf16, E4m3, Element, F16, F32, I8, I8Affine, ResidualBf16, ResidualF16, Tf32,
+};
 use core::arch::asm;
 
 /// Low word of the descriptor of a K-major tile with 128-byte swizzle. Add [`K_STEP`] for
@@ -74,8 +76,10 @@ pub trait WgmmaElement: Element {
     /// Whether elements are split in two ([`crate::abi::tf32`]).
     const SPLITS: bool = false;
     /// Whether rows are codes with a scale each.
-    const HAS_SCALES: bool =
+    const IS_CODE: bool =
         matches!(Self::OPERANDS, Operands::I8 | Operands::I8Affine | Operands::E4m3);
+    /// Whether documents' rows have a scale each.
+    const HAS_SCALES: bool = Self::IS_CODE;
     /// Whether documents' rows have a minimum, too, which code 0 stands for.
     const HAS_MINS: bool = matches!(Self::OPERANDS, Operands::I8Affine);
     /// Whether sums are promoted to f32 after a slab: the tensor cores add with fewer bits.
@@ -96,6 +100,17 @@ impl WgmmaElement for F32 {
     const OPERANDS: Operands = Operands::Tf32;
     const SPLITS: bool = true;
 }
+
+macro_rules! decoded_elements {
+    ($($name:ident $operands:ident)*) => {$(
+        /// Documents alone have scales.
+        impl WgmmaElement for $name {
+            const OPERANDS: Operands = Operands::$operands;
+            const HAS_SCALES: bool = true;
+        }
+    )*};
+}
+decoded_elements!(ResidualF16 F16 ResidualBf16 Bf16);
 
 /// Accumulators of a product.
 pub trait Accumulators: Copy {

@@ -337,7 +337,7 @@ pub(super) struct Columns {
     /// Document token of the thread's first column.
     pub(super) column: i32,
     pub(super) lane: u32,
-    /// Scales of the columns, where rows are normalised or codes.
+    /// Scales of the columns, where rows are normalised, codes or decoded.
     pub(super) scales: ColumnScales,
 }
 

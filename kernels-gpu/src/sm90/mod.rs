@@ -61,6 +61,8 @@ pub mod swap_ab;
 mod tf32x3;
 mod units;
 
-pub use crate::ptx::element::{Bf16, E4m3, F16, F32, I8, I8Affine, Tf32};
+pub use crate::ptx::element::{
+    Bf16, E4m3, F16, F32, I8, I8Affine, ResidualBf16, ResidualF16, Tf32,
+};
 pub use kernel::*;
 pub use persistent::forward;

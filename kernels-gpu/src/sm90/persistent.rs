@@ -35,7 +35,8 @@ pub unsafe fn forward<K: Kernel, const PRODUCER: u32, const ALONE: u32, const CO
     // The largest sum has to be below 2²²: 128 products of numbers up to 127 are.
     const { assert!(!K::SKIPS_CONVERSION || K::SLABS == 1) };
     const { assert!(!K::Element::HAS_SCALES || K::NORMALIZES) };
-    const { assert!(!K::Element::HAS_SCALES || K::SLABS == 1 || K::FRAGMENTS == 1) };
+    const { assert!(!K::Element::PROMOTES || K::SLABS == 1 || K::FRAGMENTS == 1) };
+    const { assert!(!K::Element::HAS_SCALES || K::SLABS > 0 || K::FRAGMENTS == 1) };
     let shared = Shared::new::<K>();
     let thread = thread_idx_x();
     // SAFETY: the branches are uniform per warp, where they change registers per warpgroup; each

@@ -46,7 +46,7 @@ impl WarpRows {
                 rows.valid[I] = unsafe { valid_rows(params, groups[I], lane) };
                 if own.fragment == I as u32 {
                     rows.own_valid = rows.valid[I];
-                    if K::NORMALIZES {
+                    if K::SCALES_QUERIES {
                         // SAFETY: the caller's promise.
                         rows.own_norms = unsafe { own.scales(row_scales, groups[I], lane) };
                     }
@@ -110,7 +110,7 @@ impl WarpRows {
         // SAFETY: the caller's promise.
         unsafe {
             let mut rows = distribute(best, K::FRAGMENTS, lane, K::WINNERS);
-            if K::NORMALIZES {
+            if K::SCALES_QUERIES {
                 rows = normalized(rows, self.own_norms);
             }
             if store {

@@ -128,6 +128,11 @@ macro_rules! auxiliary_kernels {
         Sm80  F16  maxsim_residual_norms_f16 4;
         Sm80  Bf16 maxsim_residual_norms_bf16 4;
     }
+    /// Decodes rows, for kernels that multiply them several times. 64 registers.
+    DECODED_ROWS(DecodedRowsParams): Centroids, backward::THREADS, 0 => {
+        Sm80  F16  maxsim_residual_rows_f16 4;
+        Sm80  Bf16 maxsim_residual_rows_bf16 4;
+    }
 
     /// ∂Q: a sum of winners' rows for each query row. 64 registers.
     GATHER(backward::GatherParams): Backward, backward::THREADS, 0 => {

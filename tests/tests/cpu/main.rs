@@ -7,6 +7,7 @@ mod losses;
 mod oracle;
 mod plan;
 mod plan_of_codes;
+mod plan_of_residuals;
 mod plan_short;
 mod residual_codec;
 mod strategy;

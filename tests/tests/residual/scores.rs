@@ -3,12 +3,14 @@
 use half::f16;
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use maxsim::stream::Queue;
-use maxsim::{Device, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
+use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Scores, TokenLayout, Tokens};
 use maxsim_tests::case::Case;
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::residual::scored_cases;
 use maxsim_tests::residual::scores::check_residual_case;
 use maxsim_tests::suite::Suite;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
 #[test]
 fn random() {
@@ -31,6 +33,8 @@ fn dims_and_lengths() {
     }
     cases.push(Case::new(128, &[64, 200], &[100; 300]));
     cases.push(Case { document_splits: Some(3), ..Case::new(128, &[32], &[700, 20]) });
+    // Many query rows, for which a device decodes documents before it scores them.
+    cases.push(Case { poison: true, ..Case::new(128, &[300, 0, 260, 9], &[130; 300]) });
     let cases = scored_cases::with_every_nbits(cases);
     Suite::run("residual_scores_dims_and_lengths", cases, check_residual_case);
 }
@@ -126,6 +130,90 @@ fn scores_of_centroids_leave_other_calls_alone() {
             assert_eq!(scores.read().expect("scores").values(), [expected; 3]);
         }
     }
+}
+
+/// `n` documents of up to `len` tokens that random buckets and 40 centroids make, some of which are
+/// masked and some shorter, and others empty.
+fn many(n: usize, len: usize, dim: usize, nbits: u32, normalize: bool) -> ResidualTokens<'static> {
+    let rng = &mut SmallRng::seed_from_u64(7);
+    let (n_centroids, rows) = (40, n * len);
+    let small = |rng: &mut SmallRng| f16::from_f32(f32::from(rng.random_range(-2i8..=2)));
+    let centroids: Vec<f16> = (0..n_centroids * dim).map(|_| small(rng)).collect();
+    let weights: Vec<f32> = (0..1 << nbits).map(|i| (i % 4) as f32 - 2.0).collect();
+    let codec =
+        ResidualCodec::new(nbits, dim, Centroids::F16(centroids.into()), &weights, normalize);
+    let codec = codec.expect("a codec");
+    let codes: Vec<i32> = (0..rows).map(|_| rng.random_range(0..n_centroids as i32)).collect();
+    let bytes: Vec<u8> = (0..rows * codec.row_bytes()).map(|_| rng.random()).collect();
+    let lens: Vec<i64> = (0..n).map(|i| [len, len - 1, 0, len / 3][i * i % 5 % 4] as i64).collect();
+    let layout = TokenLayout::padded(n, len, dim).expect("a layout").with_lengths(&lens);
+    let layout = layout.expect("lengths");
+    let tokens = ResidualTokens::new(codec.into(), codes, bytes, BitOrder::Colbert, layout);
+    let mask: Vec<u8> = (0..rows).map(|_| u8::from(rng.random_range(0..9) > 0)).collect();
+    tokens.expect("tokens").with_mask(mask).expect("a mask")
+}
+
+/// Documents that are decoded before they are scored, in several pieces, have the bits of those
+/// that kernels decode; and of the CPU, where nothing rounds.
+#[test]
+fn decoded_in_pieces() {
+    Suite::run_gpu("residual_scores_decoded_in_pieces", |suite| {
+        let text = |error: Error| error.to_string();
+        for device in cuda_devices() {
+            for (dim, n, len, nbits, normalize) in [
+                (128, 1200, 1000, 2, true),
+                (128, 600, 1000, 4, false),
+                (100, 700, 900, 1, true),
+                (4096, 90, 200, 2, false),
+                (4096, 90, 200, 8, true),
+            ] {
+                let documents = many(n, len, dim, nbits, normalize);
+                let rng = &mut SmallRng::seed_from_u64(9);
+                // As many rows as all kernels have in a tile: their maxima are added in one order.
+                let queries: Vec<f16> = (0..64 * dim)
+                    .map(|_| f16::from_f32(f32::from(rng.random_range(-2i8..=2))))
+                    .collect();
+                let queries = Tokens::padded(&queries, 4, 16, dim).map_err(text)?;
+                let on_device = device.upload_residual::<f16>(&documents).map_err(text)?;
+                let cross = Pairing::cross();
+                let scores =
+                    |device: &Device, documents: &DeviceTokens<_>, kernel: Option<&str>| {
+                        let options = ScoreOptions::default().kernel(kernel);
+                        device.score_with(&queries, documents, &cross, &options)
+                    };
+                let once = match dim {
+                    ..=128 => "maxsim_forward_sm90_residual_f16_d128_q256",
+                    _ => "maxsim_forward_sm90_residual_f16_wide_q128",
+                };
+                let again = match dim {
+                    ..=128 => "maxsim_forward_sm90_residual_f16_d128_q64",
+                    _ => "maxsim_forward_sm90_residual_f16_wide_q64_winners",
+                };
+                let once = match scores(device, &on_device, Some(once)) {
+                    Err(Error::Unsupported { .. }) => continue,
+                    found => found.map_err(text)?,
+                };
+                let again = scores(device, &on_device, Some(again)).map_err(text)?;
+                let bits = |scores: &Scores| {
+                    scores.values().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                };
+                let at = format!("{device}, dim {dim}, {nbits} bits, normalize {normalize}");
+                if bits(&once) != bits(&again) {
+                    return Err(format!("{at}: other bits than where kernels decode"));
+                }
+                if !normalize && n < 100 {
+                    let cpu = Device::cpu();
+                    let on_cpu = cpu.upload_residual::<f16>(&documents).map_err(text)?;
+                    let expected = scores(&cpu, &on_cpu, None).map_err(text)?;
+                    if once.values() != expected.values() {
+                        return Err(format!("{at}: other scores than the CPU's"));
+                    }
+                }
+                suite.count(&at);
+            }
+        }
+        Ok(5)
+    });
 }
 
 #[test]

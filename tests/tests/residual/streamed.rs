@@ -163,6 +163,20 @@ fn residuals_as_if_all_were_there() {
     });
 }
 
+/// Queries of many rows, for which a device decodes the documents of a chunk before it scores them.
+#[test]
+fn many_query_rows() {
+    let cases = in_turns((0..6).map(|seed| {
+        let case = Case::new(128, &[300, 700], &[200; 300]);
+        Case { seed, poison: seed % 2 == 1, pairs: Pairs::Cross, ..case }
+    }));
+    let name = "streamed_residuals_of_many_query_rows";
+    Suite::run(name, cases, |suite, case| {
+        let (buffer_bytes, k) = (1 << 20, 20);
+        with_element!(case.case.element, T => check_streamed::<T>(suite, case, buffer_bytes, k))
+    });
+}
+
 /// A corpus of which one row is read wrongly.
 struct Wrong<'a> {
     tokens: ResidualTokens<'a>,

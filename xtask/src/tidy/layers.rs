@@ -76,7 +76,7 @@ const KERNELS: Crate = Crate {
                     "segments",
                     "top_k",
                     "sum_partials",
-                    "decoded_norms",
+                    "decoded_rows",
                     "bandwidth",
                 ],
                 &["entry"],

@@ -21,7 +21,7 @@ use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::{Buffer, download, fill};
 use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::CudaStream;
-use crate::cuda::driver::transfer::{upload, upload_made};
+use crate::cuda::driver::transfer::{upload, upload_made, upload_rows};
 use crate::error::{Error, Result};
 use crate::plan::limits::{Access, ResidualAddresses};
 use crate::residual::arrangement::{Arrangement, WEIGHT_BYTES};
@@ -354,6 +354,9 @@ fn upload_padded(
 fn centroids<T: Element>(device: &Arc<CudaDevice>, codec: &ResidualCodec<'_>) -> Result<Buffer> {
     let (dim, pitch_bytes) = (codec.dim(), centroid_bytes(codec.dim()));
     debug_assert!(pitch_bytes.is_multiple_of(CHUNK_LEN * size_of::<T>()));
+    if codec.centroids().element() == T::TYPE {
+        return upload_rows(device, codec.centroids().bytes(), dim * size_of::<T>(), pitch_bytes);
+    }
     upload_made(device, codec.n_centroids() as u64, pitch_bytes, |first, staging| {
         let write = |values: &mut Vec<f32>, (i, row): (usize, &mut [u8])| {
             codec.centroids().load(first as usize + i, values);

@@ -156,7 +156,7 @@ impl CudaSplits {
 
     /// The documents' matrix with the splits as its items.
     pub(in crate::cuda) fn documents(&self, matrix: Matrix, lists: &DeviceLists) -> Matrix {
-        Matrix { segments: lists.split_segments, item_len: self.splits.len as u32, ..matrix }
+        Matrix { segments: lists.item_segments, item_len: self.splits.len as u32, ..matrix }
     }
 
     /// Enqueues what must be done before the splits are scored.

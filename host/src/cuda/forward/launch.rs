@@ -20,8 +20,8 @@ use crate::cuda::driver::memory::fill;
 use crate::cuda::driver::stream::{CudaStream, Order};
 use crate::error::{Error, Result};
 
-/// Alignment of the scores of centroids: a line of the cache.
-const SCORES_ALIGN: u64 = 128;
+/// Alignment of the scores of centroids, and of decoded rows: lines of the cache.
+const SCORES_ALIGN: u64 = 256;
 
 /// Tensor maps of queries, of documents' tiles and of their tails: not copied before they are in
 /// the parameter struct.
@@ -122,15 +122,22 @@ impl ForwardPlan {
         with_found(self.bytes_before_found(), tokens.map(of).iter().sum())
     }
 
+    /// Whether the work decodes residual-compressed rows itself, and finds what they are normalised
+    /// by.
+    pub(in crate::cuda) fn decodes_once(&self) -> bool {
+        self.decoding.is_some()
+    }
+
     /// Bytes of workspace before what rows of foreign memory are normalised by.
     fn bytes_before_found(&self) -> u64 {
-        match &self.centroid_scores {
-            None => self.bytes_before_scores(),
-            Some(scores) => self.scores_offset() + scores.bytes(),
+        match (&self.centroid_scores, &self.decoding) {
+            (None, None) => self.bytes_before_scores(),
+            (Some(scores), _) => self.scores_offset() + scores.bytes(),
+            (_, Some(decoding)) => self.scores_offset() + decoding.bytes(),
         }
     }
 
-    /// Offset of the scores of centroids in the workspace, behind all else.
+    /// Offset of the scores of centroids, or of decoded rows, in the workspace, behind all else.
     fn scores_offset(&self) -> u64 {
         self.bytes_before_scores().next_multiple_of(SCORES_ALIGN)
     }
@@ -149,7 +156,8 @@ impl ForwardPlan {
     /// Bytes at the workspace's start for counters and partial sums.
     fn partials_bytes(&self) -> u64 {
         let counts = self.launches.iter().any(|launch| self.counts(launch));
-        let stores_more = self.splits.is_some() || self.centroid_scores.is_some();
+        let stores_more =
+            self.splits.is_some() || self.centroid_scores.is_some() || self.decoding.is_some();
         match self.n_partials {
             0 if !counts && !stores_more => 0,
             // Other calls use the same counters, so no data may overlap them.
@@ -199,6 +207,12 @@ impl ForwardPlan {
                 }
             };
             let scores = workspace + self.scores_offset();
+            let place = self.decoding.as_ref().map(|decoding| decoding.place(scores));
+            let mut maps = maps;
+            if let Some(place) = &place {
+                operands.found[1] = place.scales;
+                maps = [maps[0], place.maps.tiles(entered)?, place.maps.groups(entered)?];
+            }
             let params = |launch| self.params(launch, maps, queries, documents, out, workspace);
             if let (Some(of), Some(residuals), Some(launch)) =
                 (&self.centroid_scores, &documents.residuals, self.launches.first())
@@ -206,10 +220,17 @@ impl ForwardPlan {
                 // Queries and groups are those of every launch.
                 of.run(entered, stream, params(launch), residuals.params(), scores)?;
             }
-            self.launches.iter().try_for_each(|launch| {
+            let mut decoded = None;
+            for launch in &self.launches {
+                if let (Some(decoding), Some(place)) = (&self.decoding, &place) {
+                    let piece = decoding.piece_of(launch);
+                    if decoded.replace(piece) != Some(piece) {
+                        decoding.run(entered, stream, documents.decoded()?, piece, place)?;
+                    }
+                }
                 let params = params(launch);
-                self.launch(entered, stream, launch, &params, operands, scores)
-            })?;
+                self.launch(entered, stream, launch, &params, operands, scores)?;
+            }
             match &self.splits {
                 None => Ok(()),
                 Some(splits) => splits.combine(entered, stream, &self.lists, queries, out, outputs),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytemuck::cast_slice;
 
 use super::document_splits::SplitProblem;
+use super::residual::decoding::DecodedProblem;
 use super::work_list::WorkList;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::memory::Buffer;
@@ -26,11 +27,22 @@ pub(in crate::cuda) struct DeviceLists {
     pub entry_score: u64,
     pub query_token_base: u64,
     pub score_token_base: u64,
-    /// The splits' rows, where documents are split.
-    pub split_segments: u64,
+    /// The rows of items that are the work's own: splits of documents, or decoded documents.
+    pub item_segments: u64,
     /// Query tokens of each score, where documents are split.
     pub score_tokens: u64,
     memory: Buffer,
+}
+
+/// The items of a work's lists.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cuda) enum WorkItems<'a> {
+    /// The documents.
+    Whole,
+    /// Splits of the documents.
+    Splits(&'a SplitProblem),
+    /// The documents where they are decoded to.
+    Decoded(&'a DecodedProblem),
 }
 
 impl DeviceLists {
@@ -38,13 +50,14 @@ impl DeviceLists {
         self.memory.len_bytes()
     }
 
-    /// Uploads all lists with one copy. Where documents are split, the list and the outputs are
-    /// those of the splits.
+    /// Uploads all lists with one copy. Where documents are split or decoded, the list is that of
+    /// the splits or the decoded documents, and the outputs those of the splits.
     pub(in crate::cuda) fn upload(
         device: &Arc<CudaDevice>,
         list: &WorkList,
         outputs: &OutputShape,
-        split: Option<(&SplitProblem, &TokenLayout)>,
+        items: WorkItems<'_>,
+        queries: &TokenLayout,
     ) -> Result<DeviceLists> {
         let groups: Vec<[u32; 4]> =
             list.tiles.groups.iter().map(|g| [g.query, g.start, g.row, g.rows_and_part]).collect();
@@ -68,9 +81,12 @@ impl DeviceLists {
             Some(_) => (bases, &[][..]),
             None => (&[][..], bases),
         };
-        let (split_segments, score_tokens) = match split {
-            Some((split, queries)) => (split.segments(), split.score_tokens(queries, &list.tiles)),
-            None => (&[][..], Vec::new()),
+        let (item_segments, score_tokens) = match items {
+            WorkItems::Whole => (&[][..], Vec::new()),
+            WorkItems::Splits(split) => {
+                (split.segments(), split.score_tokens(queries, &list.tiles))
+            }
+            WorkItems::Decoded(decoded) => (decoded.segments(), Vec::new()),
         };
         let score_tokens: Vec<[u32; 4]> = score_tokens
             .iter()
@@ -85,7 +101,7 @@ impl DeviceLists {
             cast_slice(&list.entry_score),
             cast_slice(query_bases),
             cast_slice(score_bases),
-            cast_slice(split_segments),
+            cast_slice(item_segments),
             cast_slice(&score_tokens),
         ];
         let (memory, addresses) = upload_lists(device, lists)?;
@@ -98,7 +114,7 @@ impl DeviceLists {
             entry_score,
             query_token_base,
             score_token_base,
-            split_segments,
+            item_segments,
             score_tokens,
         ] = addresses;
         Ok(DeviceLists {
@@ -110,7 +126,7 @@ impl DeviceLists {
             entry_score,
             query_token_base,
             score_token_base,
-            split_segments,
+            item_segments,
             score_tokens,
             memory,
         })

@@ -2,8 +2,6 @@
 
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod bandwidth;
-#[allow(unsafe_code)]
-pub(in crate::cuda) mod centroid_scores;
 pub(in crate::cuda) mod contiguous;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod document_splits;
@@ -17,6 +15,7 @@ pub(in crate::cuda) mod plan;
 pub(in crate::cuda) mod query_tiles;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod rescore;
+pub(in crate::cuda) mod residual;
 pub(in crate::cuda) mod work_list;
 
 #[cfg(test)]

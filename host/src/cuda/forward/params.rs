@@ -142,9 +142,10 @@ impl ForwardPlan {
         out: OutputAddresses,
         workspace: u64,
     ) -> ForwardParams {
-        let documents_matrix = match &self.splits {
-            None => documents.matrix(),
-            Some(splits) => splits.documents(documents.matrix(), &self.lists),
+        let documents_matrix = match (&self.splits, &self.decoding) {
+            (Some(splits), _) => splits.documents(documents.matrix(), &self.lists),
+            (_, Some(decoding)) => decoding.documents(documents.matrix(), &self.lists, launch),
+            (None, None) => documents.matrix(),
         };
         let is_partial = launch.n_parts > 0;
         let aligned = queries.access().is_aligned() && documents.access().is_aligned();

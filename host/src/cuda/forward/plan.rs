@@ -9,11 +9,12 @@ use maxsim_kernels::abi::params::{N_COUNTERS, SumPartialsParams};
 use maxsim_kernels::table::auxiliary::{COMBINE_SPLITS, ROW_NORMS, SUM_PARTIALS};
 use maxsim_kernels::table::forward::Variant;
 
-use super::centroid_scores::CentroidScores;
 use super::document_splits::{CudaSplits, SplitProblem};
-use super::lists::DeviceLists;
+use super::lists::{DeviceLists, WorkItems};
 use super::params::ForwardKernel;
 use super::partition::{CONTIGUOUS_DYNAMIC_TOKENS_MIN, UNIT_TOKENS_MAX};
+use super::residual::centroid_scores::CentroidScores;
+use super::residual::decoding::{DecodedProblem, Decoding};
 use super::work_list::{Launch, Shape, WorkList};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
@@ -48,6 +49,9 @@ pub(crate) struct ForwardPlan {
     pub(super) splits: Option<CudaSplits>,
     /// Kernel of the centroid scores, where the forward kernel reads them.
     pub(super) centroid_scores: Option<CentroidScores>,
+    /// Decodes documents before the forward kernel, where that reads decoded ones: lists and
+    /// launches are then those of decoded documents.
+    pub(super) decoding: Option<Decoding>,
     pub(super) dim: usize,
     pub(super) winner_bytes: usize,
     pub(super) entries_per_query: u32,
@@ -92,46 +96,57 @@ impl ForwardPlan {
         outputs: &OutputShape,
     ) -> Result<ForwardPlan> {
         let Chosen { variant, splits, .. } = chosen;
+        if variant.decodes_once() {
+            let decoded = DecodedProblem::new(problem, variant)?;
+            let items = WorkItems::Decoded(&decoded);
+            let work = {
+                let problem = decoded.problem(problem)?;
+                ForwardPlan::of(device, &problem, chosen, outputs, items)?
+            };
+            return Ok(ForwardPlan {
+                decoding: Some(Decoding::new(device, variant, decoded)?),
+                ..work
+            });
+        }
         let Some(splits) = splits else {
-            return ForwardPlan::of(device, problem, chosen, outputs, None);
+            return ForwardPlan::of(device, problem, chosen, outputs, WorkItems::Whole);
         };
         let split = SplitProblem::new(problem, splits)?;
         let problem = split.problem(problem.queries())?;
         let left = OutputShape::of_splits(&problem, outputs.winners);
-        let splits =
-            CudaSplits::new(device.kernel(COMBINE_SPLITS)?, variant, &split, outputs, &left);
-        ForwardPlan::of(device, &problem, chosen, &left, Some((&split, splits)))
+        let work = ForwardPlan::of(device, &problem, chosen, &left, WorkItems::Splits(&split))?;
+        let combine = device.kernel(COMBINE_SPLITS)?;
+        let splits = CudaSplits::new(combine, variant, &split, outputs, &left);
+        Ok(ForwardPlan { splits: Some(splits), ..work })
     }
 
-    /// Makes the work of a problem, or of the splits of another one, whose outputs are the splits'
-    /// results.
+    /// Makes the work of a problem, whose documents may be the splits of another one's, with
+    /// outputs for the splits' results, or decoded.
     fn of(
         device: &Arc<CudaDevice>,
         problem: &Problem<'_>,
         Chosen { variant, n_centroids, .. }: Chosen,
         outputs: &OutputShape,
-        splits: Option<(&SplitProblem, CudaSplits)>,
+        items: WorkItems<'_>,
     ) -> Result<ForwardPlan> {
-        let (split, splits) = splits.unzip();
+        let are_splits = matches!(items, WorkItems::Splits(_));
         let kernel = device.forward_kernel(variant)?;
-        let list =
-            WorkList::new(problem, &launch_shape(device, problem, variant, splits.is_some())?)?;
-        let needs_sum =
-            |launch: &Launch| launch.n_parts > 0 && !launch.sums_in_kernel && splits.is_none();
-        let sum_partials =
-            list.launches.iter().any(needs_sum).then(|| device.kernel(SUM_PARTIALS)).transpose()?;
-        let lists = DeviceLists::upload(
-            device,
-            &list,
-            outputs,
-            split.map(|split| (split, problem.queries())),
-        )?;
+        let shape = launch_shape(device, problem, variant, are_splits)?;
+        let list = match items {
+            WorkItems::Decoded(decoded) => WorkList::in_pieces(problem, &shape, &decoded.pieces())?,
+            _ => WorkList::new(problem, &shape)?,
+        };
+        let needs_sum = |launch: &Launch| launch.n_parts > 0 && !launch.sums_in_kernel;
+        let needs_sum = !are_splits && list.launches.iter().any(needs_sum);
+        let sum_partials = needs_sum.then(|| device.kernel(SUM_PARTIALS)).transpose()?;
+        let lists = DeviceLists::upload(device, &list, outputs, items, problem.queries())?;
         Ok(ForwardPlan {
             device: device.clone(),
             variant,
             kernel,
             sum_partials,
-            splits,
+            splits: None,
+            decoding: None,
             centroid_scores: CentroidScores::new(
                 device,
                 variant,

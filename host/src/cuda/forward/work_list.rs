@@ -6,6 +6,7 @@
 //! Units that are alike are computed on the device; others are listed.
 
 use std::ops::Range;
+use std::slice;
 
 use maxsim_kernels::abi::params::{ContiguousUnit, Segment, Unit, UnitStart};
 
@@ -112,6 +113,16 @@ pub(in crate::cuda) struct WorkList {
 
 impl WorkList {
     pub(in crate::cuda) fn new(problem: &Problem<'_>, shape: &Shape) -> Result<WorkList> {
+        WorkList::in_pieces(problem, shape, &[])
+    }
+
+    /// The work of a cross product some documents at a time: no launch has those of two `pieces`,
+    /// and launches are in their order. Without pieces any problem as a whole.
+    pub(in crate::cuda) fn in_pieces(
+        problem: &Problem<'_>,
+        shape: &Shape,
+        pieces: &[Range<u32>],
+    ) -> Result<WorkList> {
         let mut work = WorkList {
             tiles: Tiles::new(shape.query_tile),
             units: Vec::new(),
@@ -132,7 +143,7 @@ impl WorkList {
             return Ok(work);
         }
         match &problem.pairing().0 {
-            Kind::Cross => work.cross(problem, shape)?,
+            Kind::Cross => work.cross(problem, shape, pieces)?,
             Kind::OwnCandidates { k } => work.candidates(problem, shape, *k)?,
             Kind::Candidates { ids, k } => {
                 work.entry_document = ids.clone();
@@ -154,33 +165,43 @@ impl WorkList {
     }
 
     /// Every query meets every document: entries are documents.
-    fn cross(&mut self, problem: &Problem<'_>, shape: &Shape) -> Result<()> {
+    fn cross(&mut self, problem: &Problem<'_>, shape: &Shape, pieces: &[Range<u32>]) -> Result<()> {
         let (queries, documents) = (problem.queries(), problem.documents());
         let (wanted, n_documents) = (problem.wanted(), documents.n_items());
         self.entries_per_query = n_documents as u32;
         self.has_unvisited_scores = wanted.clone().any(|q| queries.item_len(q) == 0);
+        let all = 0..n_documents as u32;
+        let pieces = if pieces.is_empty() { slice::from_ref(&all) } else { pieces };
+        let n_together = pieces.iter().map(|piece| piece.len()).max().unwrap_or(0).max(1);
         let packed = self.tiles.shared(queries, wanted.clone())?;
-        let n_scores = (wanted.len() * n_documents) as u64;
+        let n_scores = (wanted.len() * n_together) as u64;
         if packed.n_parts <= 1 || n_scores * u64::from(packed.n_parts) <= shape.partials_max {
-            let all = 0..n_documents as u32;
-            return self.cross_launch(documents, shape, wanted, all, packed);
+            return pieces.iter().try_for_each(|entries| {
+                let (entries, packed) = (entries.clone(), packed.clone());
+                self.cross_launch(documents, shape, wanted.clone(), entries, packed)
+            });
         }
         // Too many partial sums: some queries at a time, or some documents for one query.
         self.tiles = Tiles::new(shape.query_tile);
         let bound = |q: usize| self.tiles.parts_bound(queries.item_len(q));
         let n_parts = wanted.clone().map(bound).max().unwrap_or(1);
-        let n_at_once = (shape.partials_max / n_parts / n_documents as u64) as usize;
+        let n_at_once = (shape.partials_max / n_parts / n_together as u64) as usize;
         let n_documents_at_once = match n_at_once {
             0 => (shape.partials_max / n_parts).max(1) as usize,
-            _ => n_documents,
+            _ => n_together,
         };
+        let mut ranges = Vec::new();
         for first in wanted.clone().step_by(n_at_once.max(1)) {
             let range = first..wanted.end.min(first + n_at_once.max(1));
-            let packed = self.tiles.shared(queries, range.clone())?;
-            for begin in (0..n_documents).step_by(n_documents_at_once) {
-                let end = n_documents.min(begin + n_documents_at_once);
-                let entries = begin as u32..end as u32;
-                self.cross_launch(documents, shape, range.clone(), entries, packed.clone())?;
+            ranges.push((range.clone(), self.tiles.shared(queries, range)?));
+        }
+        for piece in pieces {
+            for (range, packed) in &ranges {
+                for begin in piece.clone().step_by(n_documents_at_once) {
+                    let end = piece.end.min(begin.saturating_add(n_documents_at_once as u32));
+                    let (range, packed) = (range.clone(), packed.clone());
+                    self.cross_launch(documents, shape, range, begin..end, packed)?;
+                }
             }
         }
         Ok(())

@@ -104,10 +104,27 @@ fn summed_scores(launch: &Launch) -> impl Iterator<Item = (u32, u32)> {
     (0..launch.n_results).map(move |i| (query + i / row_len, entry + i % row_len))
 }
 
-/// Runs the launches: how often each (score, query row) was visited, and with what pair.
+/// Checks the work of a problem as a whole.
 pub(in crate::cuda) fn check(problem: &Problem<'_>, shape: &Shape) {
-    let work = WorkList::new(problem, shape).unwrap();
-    check_first_documents(&work, problem);
+    check_work(&WorkList::new(problem, shape).unwrap(), problem, shape);
+}
+
+/// Checks the work of a cross product in pieces, which launches take one after the other.
+fn check_pieces(problem: &Problem<'_>, shape: &Shape, pieces: &[Range<u32>]) {
+    let work = WorkList::in_pieces(problem, shape, pieces).unwrap();
+    let piece_of = |launch: &Launch| {
+        let holds = |piece: &Range<u32>| {
+            piece.start <= launch.entries.start && launch.entries.end <= piece.end
+        };
+        pieces.iter().position(holds).expect("a piece with the launch")
+    };
+    assert!(work.launches.iter().map(piece_of).is_sorted());
+    check_work(&work, problem, shape);
+}
+
+/// Runs the launches: how often each (score, query row) was visited, and with what pair.
+fn check_work(work: &WorkList, problem: &Problem<'_>, shape: &Shape) {
+    check_first_documents(work, problem);
     let n_groups = shape.query_tile / Group::ROWS;
     let score_stride = match problem.shape() {
         ScoreShape::Cross { n_documents, .. } => n_documents as u32,
@@ -141,7 +158,7 @@ pub(in crate::cuda) fn check(problem: &Problem<'_>, shape: &Shape) {
                 let counter = u / launch.n_parts;
                 assert!(u64::from(counter) < shape.n_counters_max);
                 *counters.entry(counter).or_default() += 1;
-                check_one_query(&work, launch, counter, (tile, &entries), n_groups);
+                check_one_query(work, launch, counter, (tile, &entries), n_groups);
             }
             for entry in entries {
                 assert!(launch.entries.contains(&entry));
@@ -182,7 +199,7 @@ pub(in crate::cuda) fn check(problem: &Problem<'_>, shape: &Shape) {
             summed.for_each(|(query, entry)| written[score_of(query, entry)] += 1);
         }
     }
-    check_all_written(&work, problem, &written, &visits);
+    check_all_written(work, problem, &written, &visits);
 }
 
 /// Checks that every score is written at most once, and every group of rows was visited with every
@@ -252,10 +269,17 @@ fn every_group_meets_every_entry_once() {
         for pairing in &pairings {
             check(&Problem::new(&queries, &documents, pairing).unwrap(), &shape);
         }
+        let cross = Problem::new(&queries, &documents, &pairings[0]).unwrap();
+        let mut cuts: Vec<u32> = (0..n_documents as u32).filter(|_| random.below(3) == 0).collect();
+        cuts.extend([0, n_documents as u32]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let pieces: Vec<Range<u32>> = cuts.windows(2).map(|cut| cut[0]..cut[1]).collect();
+        check_pieces(&cross, &shape, &pieces);
         // Each tile has a CTA at least: six queries of up to 160 rows need 60.
         let n_blocks = 60 + random.below(100) as usize;
         let cuts = Shape { is_stream_k: true, dynamic_tokens_min: u64::MAX, n_blocks, ..shape };
-        check(&Problem::new(&queries, &documents, &pairings[0]).unwrap(), &cuts);
+        check(&cross, &cuts);
     }
 }
 

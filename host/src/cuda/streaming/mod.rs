@@ -256,7 +256,9 @@ impl<'a> Pass<'a> {
         slot.copied.hold_back(&entered, &self.stream, order)?;
         drop(entered);
         let Ready { tokens, score, outputs, shape, select, kernel } = ready;
-        if let StreamedRows::Residual(element, codec, _) = self.call.rows {
+        if let StreamedRows::Residual(element, codec, _) = self.call.rows
+            && !score.decodes_once()
+        {
             find_norms(&tokens, &mut self.stream, element, codec.dim())?;
         }
         score.enqueue(&mut self.stream, self.call.queries, &tokens, &outputs)?;

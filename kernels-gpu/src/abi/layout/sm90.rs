@@ -157,7 +157,7 @@ pub const fn units_offset(query_tile: usize, slabs: usize, stages: usize, parts:
     sums_offset(query_tile, slabs, stages, parts) + sum_slots(query_tile) * slot_bytes
 }
 
-/// Offset of the scales of a tile's columns, one set per stage, where tokens are codes.
+/// Offset of the scales of a tile's columns, one set per stage, where tokens are codes or decoded.
 pub const fn scales_offset(query_tile: usize, slabs: usize, stages: usize, parts: usize) -> usize {
     units_offset(query_tile, slabs, stages, parts) + UNIT_SLOTS * UNIT_BYTES
 }

@@ -150,7 +150,7 @@ pub struct NormalizedParams {
     /// Parameters of every forward entry.
     pub forward: ForwardParams,
     /// Address of an f32 per row of the queries' matrix, which its similarities are multiplied by;
-    /// 0 where they are elements of affine documents.
+    /// 0 where they are elements of affine or decoded documents.
     pub query_scales: u64,
     /// Address of the scales of the documents' rows: of affine ones a word with the f16 scale and
     /// minimum. Behind the last row there are as many words as a tile has, of any value:

@@ -29,8 +29,8 @@ pub use crate::abi::params::forward::{
     SumPartialsParams, Unit, UnitStart,
 };
 pub use crate::abi::params::residual::{
-    ByCentroidParams, CENTROID_SCORES_BYTES, CentroidScoresParams, ResidualNormsParams,
-    ResidualParams, Residuals,
+    ByCentroidParams, CENTROID_SCORES_BYTES, CentroidScoresParams, DecodedRowsParams,
+    ResidualNormsParams, ResidualParams, Residuals,
 };
 pub use crate::abi::params::segments::{SEGMENTS_THREADS, SegmentsParams};
 pub use crate::abi::params::tokens::{Group, Matrix, Segment, TensorMap};

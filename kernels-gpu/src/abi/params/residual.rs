@@ -97,3 +97,23 @@ pub struct ResidualNormsParams {
     /// Elements per row.
     pub dim: u32,
 }
+
+/// Parameters of the kernels that decode rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DecodedRowsParams {
+    /// The rows to decode.
+    pub tokens: Residuals,
+    /// Address of the decoded rows, on a 16-byte boundary.
+    pub rows: u64,
+    /// Address of an f32 per row: r, or 1 where rows are not normalised.
+    pub scales: u64,
+    /// Distance between decoded rows in bytes: whole chunks.
+    pub pitch_bytes: u32,
+    /// Number of rows.
+    pub n_rows: u32,
+    /// Elements per row.
+    pub dim: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
+}

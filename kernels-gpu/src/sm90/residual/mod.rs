@@ -20,7 +20,8 @@
 //! consumer's. Shared memory as `layout::sm90` states.
 //!
 //! Known loss: half of a tile's rows where a query has 32; each query tile decodes the documents
-//! anew.
+//! anew, which is why documents are decoded before where queries have many rows
+//! ([`crate::decoded_rows`]).
 
 mod consumer;
 mod decoder;

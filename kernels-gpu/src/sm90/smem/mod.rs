@@ -79,7 +79,7 @@ impl Shared {
         self.masks + slot * MASK_BYTES as u32
     }
 
-    /// Scales of the columns of the tile whose first slab is in a stage, where rows are codes.
+    /// Scales of the columns of the tile whose first slab is in a stage, where rows have such.
     #[inline(always)]
     pub(in crate::sm90) fn scales(&self, slot: u32) -> u32 {
         self.unit(UNIT_SLOTS as u32) + slot * SCALES_BYTES as u32

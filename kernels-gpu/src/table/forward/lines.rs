@@ -86,9 +86,9 @@ macro_rules! sm90_tiles {
             tail_step: $tail,
             streams_queries: $steps == 0,
             stages: $stages,
-            threads: match operand!($operand).is_decoded() {
-                true => layout::sm90::decoding_threads($consumers),
-                false => layout::sm90::threads($consumers),
+            threads: match RowOperation::$operation {
+                RowOperation::Decoded => layout::sm90::decoding_threads($consumers),
+                _ => layout::sm90::threads($consumers),
             },
             // A single consumer has room for a second CTA on the multiprocessor.
             blocks: if $consumers == 1 { 2 } else { 1 },

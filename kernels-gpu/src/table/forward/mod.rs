@@ -105,6 +105,9 @@ pub enum RowOperation {
     /// Documents were decoded from centroids and buckets; it multiplies by r, where tokens are
     /// normalised.
     Decoded,
+    /// As [`RowOperation::Decoded`], of documents that
+    /// [`crate::table::auxiliary::DECODED_ROWS`] decode before, some at a time.
+    DecodedOnce,
 }
 
 /// How a kernel adds the products of two rows: kernels of one way give them the same bits.
@@ -234,6 +237,11 @@ impl Variant {
     /// Whether the kernel normalises rows.
     pub const fn normalizes(&self) -> bool {
         matches!(self.row_operation, RowOperation::Normalized)
+    }
+
+    /// Whether documents are decoded before the kernel runs.
+    pub const fn decodes_once(&self) -> bool {
+        matches!(self.row_operation, RowOperation::DecodedOnce)
     }
 
     /// Resources of a device that the kernel takes.

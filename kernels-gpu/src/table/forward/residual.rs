@@ -30,6 +30,16 @@ macro_rules! residual_kernels {
     maxsim_forward_sm90_residual_bf16_d128_q64_winners ResidualBf16 decoded_winners [8 5 32 0.31]
     maxsim_forward_sm90_residual_bf16_wide_q64_winners ResidualBf16 decoded_winners [0 4 64 0.31]
     }
+    sm90_tiles {
+    // entry, operand, word [consumers, fragments, steps, stages, tail, rate]
+
+    // Documents decoded once, before, for queries of so many rows that they would be decoded
+    // again and again. The scales of a tile's columns take the room of a stage.
+    maxsim_forward_sm90_residual_f16_d128_q256  ResidualF16  decoded_once [2 2 8 9 16 0.78]
+    maxsim_forward_sm90_residual_f16_wide_q128  ResidualF16  decoded_once [2 1 0 6 64 0.45]
+    maxsim_forward_sm90_residual_bf16_d128_q256 ResidualBf16 decoded_once [2 2 8 9 16 0.78]
+    maxsim_forward_sm90_residual_bf16_wide_q128 ResidualBf16 decoded_once [2 1 0 6 64 0.45]
+    }
 
     } };
 }

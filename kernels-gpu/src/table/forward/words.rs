@@ -84,6 +84,8 @@ macro_rules! facts {
         $take! { false Persistent Decoded Residual $($line)* } };
     (decoded_winners $take:ident $($line:tt)*) => {
         $take! { true Persistent Decoded Residual $($line)* } };
+    (decoded_once $take:ident $($line:tt)*) => {
+        $take! { false Persistent DecodedOnce Normalized $($line)* } };
     (by_centroid $take:ident $($line:tt)*) => {
         $take! { false ByCentroid Decoded ByCentroid $($line)* } };
 }
