@@ -25,6 +25,7 @@ GROUPS = {
     "proven": ("proven", "proven"),
     "recall": ("proven", "recall"),
     "pinned": ("streamed", "pinned"),
+    "compressed": ("streamed", "compressed_pages"),
     "cached": ("streamed", "cached"),
     "devices": ("devices", "devices"),
     "campaign": ("campaign", "campaign"),

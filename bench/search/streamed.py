@@ -204,29 +204,37 @@ def page_locked(w, n, length, dim):
 
 def pinned(w):
     """Rows of documents in page-locked memory."""
-    found_before = {}
-    for case, measure in ((goals.PINNED, pinned_row), (goals.MANY, many_row),
-                          (goals.COMPRESSED, compressed_row)):  # fmt: skip
+    corpus = None
+    for case, measure in ((goals.PINNED, pinned_row), (goals.MANY, many_row)):
         goal = goals.GOALS[case](w.card)
         with world.reported(case, goal) as found:
-            if "corpus" not in found_before:
-                shape = w.size(250_000, 60), w.size(1024, 24), w.size(128, 32)
-                found_before["corpus"] = Corpus(w, page_locked(w, *shape))
-            found.append(measure(w, goal, found_before))
+            corpus = corpus or pages(w)
+            found.append(measure(w, goal, corpus))
         yield found
 
 
-def pinned_row(w, goal, before):
+def compressed_pages(w):
+    """The row of the same documents compressed, whose f16 rows are searched in the same run."""
+    goal = goals.GOALS[goals.COMPRESSED](w.card)
+    with world.reported(goals.COMPRESSED, goal) as found:
+        found.append(compressed_row(w, goal, pages(w)))
+    yield found
+
+
+def pages(w):
+    """The corpus of page-locked pages."""
+    shape = w.size(250_000, 60), w.size(1024, 24), w.size(128, 32)
+    return Corpus(w, page_locked(w, *shape))
+
+
+def pinned_row(w, goal, corpus):
     """One page among pages in f16."""
-    corpus = before["corpus"]
     queries = corpus.queries(1, corpus.length)
     call = corpus.stream(queries)
     check(call(), corpus.expected(queries))
     peers, bad = loops(w, corpus, queries)
     times, link = corpus.seconds({"maxsim": call} | peers)
-    row = stream_row(goals.PINNED, goal, corpus, times, bad, link, device_bytes(w, call))
-    before["documents_per_s"] = row["documents_per_s"]
-    return row
+    return stream_row(goals.PINNED, goal, corpus, times, bad, link, device_bytes(w, call))
 
 
 def loops(w, corpus, queries, documents=None):
@@ -256,9 +264,8 @@ def stream_row(case, goal, corpus, times, bad, link, n_device_bytes, **more):
     )
 
 
-def many_row(w, goal, before):
+def many_row(w, goal, corpus):
     """Many queries in one pass."""
-    corpus = before["corpus"]
     page, short = corpus.length, w.size(32, 8)
     wanted = {
         "10 pages": corpus.queries(w.size(10, 3), page),
@@ -287,11 +294,13 @@ def many_row(w, goal, before):
     )  # fmt: skip
 
 
-def compressed_row(w, goal, before):
+def compressed_row(w, goal, corpus):
     """One page among codes of the pages, which take the place of the pages in memory."""
-    corpus = before["corpus"]
     queries = corpus.queries(1, corpus.length)
-    wanted = corpus.stream(queries)().ids.clone()
+    plain = corpus.stream(queries)
+    wanted = plain().ids.clone()
+    times, _ = corpus.seconds({"f16": plain}, least=3)
+    f16 = corpus.n / world.figures(times)["f16"]
     codes = to_codes(corpus)
     call = corpus.stream(queries, codes=codes)
     share = len(set(call().ids[0].tolist()) & set(wanted[0].tolist())) / wanted.shape[1]
@@ -301,7 +310,6 @@ def compressed_row(w, goal, before):
     n_bytes = sum(x.nbytes for x in codes)
     middle = world.figures(times)
     own, plaid = middle["maxsim"], middle["plaid"]
-    f16 = before.get("documents_per_s")
     return world.compared(
         goals.COMPRESSED,
         goal,
@@ -312,6 +320,7 @@ def compressed_row(w, goal, before):
         documents_per_s=corpus.n / own,
         link_gb_per_s=link / 1e9,
         device_bytes=device_bytes(w, call),
+        f16_documents_per_s=f16,
         x_f16_int8=rows.ratio(corpus.n / own, f16),
         recall_of_f16=share,
         plaid_s=plaid,
