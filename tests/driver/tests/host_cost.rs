@@ -151,6 +151,24 @@ fn residuals_in_memory_of_the_caller_are_scored_and_trained_without_a_wait() {
     );
 }
 
+/// Documents that are decoded before they are scored, in pieces of 128 MB of the workspace.
+#[test]
+fn residuals_of_many_query_rows_are_decoded_in_pieces() {
+    in_stand_in("residuals_of_many_query_rows_are_decoded_in_pieces", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let mut call = Call::new(&device, Pairing::cross(), ScoreOptions::default());
+        for (n_documents, n_pieces) in [(500, 1), (1200, 3)] {
+            let layouts = padded([(1, 1024), (n_documents, 1000)]);
+            let name = format!("{n_documents} residual documents of a page");
+            check(driver, &name, |_| call.of_residual_scores(2, &layouts));
+            // What rows are normalised by; then each piece is decoded and scored.
+            assert_eq!(driver.count(LAUNCHES), (1 + 2 * n_pieces) * N_CALLS, "{name}");
+            let bytes = driver.used_bytes();
+            assert!((120 << 20..160 << 20).contains(&bytes), "{name}: {bytes} bytes");
+        }
+    });
+}
+
 #[test]
 fn lengths_that_are_new_with_every_call_are_copied_and_nothing_else() {
     in_stand_in("lengths_that_are_new_with_every_call_are_copied_and_nothing_else", |driver| {

@@ -70,6 +70,13 @@ impl Call<'_> {
         view
     }
 
+    /// Scores residual-compressed documents alone.
+    pub fn of_residual_scores(&mut self, nbits: u32, [queries, documents]: &[Arc<TokenLayout>; 2]) {
+        let queries = view(self.device, queries, self.new_address());
+        let documents = self.residuals(nbits, documents);
+        self.score(&queries, &documents);
+    }
+
     /// Scores residual-compressed documents with winners, and goes back to the queries with other
     /// handles.
     pub fn of_residuals(&mut self, nbits: u32, layouts: &[Arc<TokenLayout>; 2]) {
