@@ -336,7 +336,7 @@ pub mod streaming {
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 pub mod training {
-    pub use crate::ops::backward::blocking::Gradients;
+    pub use crate::ops::backward::blocking::{GradientSlices, Gradients};
     pub use crate::ops::backward::outputs::{DeviceGradScores, DeviceGradients};
     pub use crate::ops::backward::prepared::{GradientType, PreparedBackward};
     pub use crate::ops::backward::training_scores::TrainingScores;

@@ -97,6 +97,8 @@ pub struct Case {
     pub poison: bool,
     /// Whether rows are normalised.
     pub normalize: bool,
+    /// Whether query tokens have weights.
+    pub weights: bool,
     /// Whether token scores are asked for.
     pub token_scores: bool,
     /// Document splits on a GPU; `None`: as many as the plan chooses.
@@ -119,6 +121,7 @@ impl Case {
             values: Values::Unit,
             poison: false,
             normalize: false,
+            weights: false,
             token_scores: true,
             document_splits: None,
             upload: [false; 2],
@@ -235,8 +238,18 @@ impl Case {
             values.iter_mut().for_each(|x| *x = values::stored(self.element, *x));
             // 2⁻¹⁴; the others reach as far down as f32.
             let least = if self.element == ElementType::F16 { 1.0 / 16384.0 } else { 0.0 };
-            let matrix =
-                Matrix { values, dim: self.dim, items, mask, factors: None, offsets: None, least };
+            let weights = (self.weights && role == Role::Query)
+                .then(|| values::weights(self.values, &used, self.poison, rng));
+            let matrix = Matrix {
+                values,
+                dim: self.dim,
+                items,
+                mask,
+                weights,
+                factors: None,
+                offsets: None,
+                least,
+            };
             if self.normalize { matrix.normalized() } else { matrix }
         };
         let queries = side(&self.queries, &self.queries.lengths, Role::Query);
@@ -343,8 +356,12 @@ pub fn tokens<'a, T: Element>(
             Tokens::scattered(elements, dim, &starts, &lengths)?
         }
     };
-    match &matrix.mask {
-        Some(mask) => tokens.with_mask(mask),
+    let tokens = match &matrix.mask {
+        Some(mask) => tokens.with_mask(mask)?,
+        None => tokens,
+    };
+    match &matrix.weights {
+        Some(weights) => tokens.with_weights(weights),
         None => Ok(tokens),
     }
 }

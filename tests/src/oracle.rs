@@ -16,6 +16,8 @@ pub struct Matrix {
     pub items: Vec<Range<usize>>,
     /// Non-zero = the row is valid.
     pub mask: Option<Vec<u8>>,
+    /// Weight of each row of queries.
+    pub weights: Option<Vec<f32>>,
     /// Factor of each row: [`norm`] where rows are normalised, the scale of codes.
     pub factors: Option<Vec<f64>>,
     /// Offset of each element of a row, added after the factor.
@@ -69,6 +71,11 @@ impl Matrix {
         let offset = self.offsets.as_ref().map_or(0.0, |offsets| offsets[row]);
         let values = &self.values[row * self.dim..][..self.dim];
         Row { values, factor, offset, least: self.least }
+    }
+
+    /// Weight of row `row` of the queries.
+    pub fn weight(&self, row: usize) -> f32 {
+        self.weights.as_ref().map_or(1.0, |weights| weights[row])
     }
 
     /// Token `t` of item `i`, or `None` where it is masked.
@@ -136,7 +143,7 @@ pub struct TokenAnswer {
 /// The answer for one (query, document) pair.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// The sum of the token scores.
+    /// The sum of the token scores, times their weights.
     pub score: Value,
     /// One entry per query token, masked ones included.
     pub tokens: Vec<TokenAnswer>,
@@ -148,9 +155,12 @@ pub fn maxsim(queries: &Matrix, q: usize, documents: &Matrix, d: usize) -> Answe
     for s in 0..queries.items[q].len() {
         let token =
             queries.token(q, s).map(|row| best(row, documents.tokens(d))).unwrap_or_default();
-        answer.score.exact += token.score.exact;
-        answer.score.twin += token.score.twin;
-        answer.score.magnitude += token.score.magnitude;
+        // A masked token's weight may be anything.
+        let is_valid = queries.token(q, s).is_some();
+        let weight = if is_valid { queries.weight(queries.items[q].start + s) } else { 1.0 };
+        answer.score.exact += token.score.exact * f64::from(weight);
+        answer.score.twin += token.score.twin * weight;
+        answer.score.magnitude += token.score.magnitude * f64::from(weight.abs());
         answer.tokens.push(token);
     }
     answer

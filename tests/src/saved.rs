@@ -68,8 +68,8 @@ fn check_on<T: Element>(
         check_queries(data, &from_codes, &found)?;
         check_bound(data, &codes, scales, winners, grads, [&from_documents, &from_codes], &found)?;
         let [a, b] = [&ordinary, &found].map(|gradients| Gradients {
-            queries: Vec::new(),
             documents: gradients.documents.clone(),
+            ..Gradients::default()
         });
         if !same_bits(&a, &b) {
             return Err("other bits of the documents' gradients than without codes".into());
@@ -95,8 +95,9 @@ fn from_codes(data: &Data, codes: &Matrix, winners: &[i32], grads: &[f32]) -> Ex
 
 /// Compares gradients of queries with the oracle's.
 fn check_queries(data: &Data, expected: &Expected, found: &Gradients) -> Result<(), String> {
-    let expected = Expected { queries: expected.queries.clone(), documents: Vec::new() };
-    let found = Gradients { queries: found.queries.clone(), documents: Vec::new() };
+    let expected =
+        Expected { queries: expected.queries.clone(), documents: Vec::new(), weights: Vec::new() };
+    let found = Gradients { queries: found.queries.clone(), ..Gradients::default() };
     check(&Data { exact: false, ..data.clone() }, &expected, &found)
 }
 

@@ -49,6 +49,7 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
                     values,
                     poison,
                     normalize,
+                    weights: false,
                     token_scores,
                     document_splits,
                     upload,
@@ -62,6 +63,11 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
                 at_most(case, most.max(least))
             },
         )
+}
+
+/// Any case of one element type whose query tokens have weights.
+pub fn weighted_cases(element: ElementType) -> impl Strategy<Value = Case> {
+    cases(element).prop_map(|case| Case { weights: true, ..case })
 }
 
 fn side() -> impl Strategy<Value = Side> {

@@ -49,6 +49,18 @@ pub enum Role {
     Document,
 }
 
+/// Generates a weight for every row, of either sign and some of them 0; NaN in rows that are not
+/// used, where values are poisoned.
+pub fn weights(values: Values, used: &[bool], poison: bool, rng: &mut SmallRng) -> Vec<f32> {
+    let mut weight = |is_used: bool| match (rng.random_range(0..8), values) {
+        _ if poison && !is_used => f32::NAN,
+        (0, _) => 0.0,
+        (_, Values::Integers) => rng.random_range(-2i8..=2).into(),
+        (_, _) => rng.random_range(-2.0f32..2.0),
+    };
+    used.iter().map(|&is_used| weight(is_used)).collect()
+}
+
 /// Generates a matrix `[n_rows, dim]`.
 pub fn rows(values: Values, role: Role, n_rows: usize, dim: usize, rng: &mut SmallRng) -> Vec<f32> {
     let mut matrix = vec![0.0; n_rows * dim];

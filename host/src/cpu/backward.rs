@@ -14,6 +14,8 @@
 //!
 //! Where rows are normalised, g is multiplied by the source row's factor, and what comes of it is
 //! the gradient with respect to the normalised row; [`add_projected`] makes it that of the row.
+//! Weights of query rows multiply g for the documents, and the sum for the queries: so that sum,
+//! times the row, is the gradient of the weight, which may be 0.
 //! Rows too long for f32 are read times a power of two ([`scaled_rows`]), and so is their gradient.
 //!
 //! [`scaled_rows`]: crate::tokens::scaled_rows
@@ -23,7 +25,8 @@
 //! how many winners are sorted at a time, and nothing is atomic.
 
 use rayon::iter::{
-    IndexedParallelIterator, IntoParallelIterator, IntoParallelRefIterator, ParallelIterator,
+    IndexedParallelIterator, IntoParallelIterator, IntoParallelRefIterator,
+    IntoParallelRefMutIterator, ParallelIterator,
 };
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
@@ -77,16 +80,17 @@ struct Source {
 }
 
 /// Adds the gradients of a problem to what `gradients` hold: of the queries, of the documents,
-/// each `[rows, dim]` of its matrix, or empty where they are not wanted. `winners` must be the
-/// problem's, `grad_scores` one number per score. Where rows are normalised, the sums of a side
-/// take another 4 bytes per element for a while.
+/// each `[rows, dim]` of its matrix, and of the queries' weights, one per row; or empty where they
+/// are not wanted, the weights' where the queries' are not. `winners` must be the problem's,
+/// `grad_scores` one number per score. Where rows are normalised or have weights, the sums of a
+/// side take another 4 bytes per element for a while.
 pub(crate) fn add_gradients<Q: Format, D: Format>(
     problem: &Problem<'_>,
     queries: Matrix<'_, Q>,
     documents: Matrix<'_, D>,
     winners: &[i32],
     grad_scores: &[f32],
-    gradients: [&mut [f32]; 2],
+    gradients: [&mut [f32]; 3],
     normalize: bool,
 ) -> Result<()> {
     let token_offsets = problem.token_offsets();
@@ -104,13 +108,17 @@ pub(crate) fn add_gradients<Q: Format, D: Format>(
     let norms = norms.as_ref();
     let token_offsets = &token_offsets;
     let interrupt = &Interrupt::current();
-    let call = Call { problem, token_offsets, winners, grad_scores, norms, parallel, interrupt };
-    let [of_queries, of_documents] = gradients;
+    let weights = queries.weights;
+    let call =
+        Call { problem, token_offsets, winners, grad_scores, norms, weights, parallel, interrupt };
+    let [of_queries, of_documents, of_weights] = gradients;
     if !of_queries.is_empty() {
-        call.add_side(Side::Queries, (queries, factors.0), documents, of_queries)?;
+        let to = (of_queries, of_weights);
+        call.add_side(Side::Queries, (queries, factors.0), documents, to)?;
     }
     if !of_documents.is_empty() {
-        call.add_side(Side::Documents, (documents, factors.1), queries, of_documents)?;
+        let to = (of_documents, &mut [][..]);
+        call.add_side(Side::Documents, (documents, factors.1), queries, to)?;
     }
     Ok(())
 }
@@ -122,41 +130,54 @@ struct Call<'a> {
     winners: &'a [i32],
     grad_scores: &'a [f32],
     norms: Option<&'a Norms>,
+    /// Weights of the queries' rows.
+    weights: Option<&'a [f32]>,
     parallel: Parallel,
     interrupt: &'a Heeded,
 }
 
 impl Call<'_> {
-    /// Adds the gradient of one side, whose matrix is `own`; `source` is the other side's matrix.
-    /// `factors` are those of normalised rows, if rows are normalised.
+    /// Adds the gradient of one side, whose matrix is `own`, and of its weights; `source` is the
+    /// other side's matrix. `factors` are those of normalised rows, if rows are normalised.
     fn add_side<O: Format, S: Format>(
         &self,
         side: Side,
         (own, factors): (Matrix<'_, O>, Option<&[f32]>),
         source: Matrix<'_, S>,
-        gradient: &mut [f32],
+        (gradient, of_weights): (&mut [f32], &mut [f32]),
     ) -> Result<()> {
-        let Some(norms) = self.norms else {
+        let norms = self.norms.map(|norms| norms.of(side as usize));
+        if norms.is_none() && own.weights.is_none() {
             return self.add(side, source, gradient);
-        };
+        }
         let dim = self.problem.dim();
         let mut sums = Vec::new();
         fill(&mut sums, gradient.len(), 0.0)?;
         self.add(side, source, &mut sums)?;
-        let rows = own.data.par_chunks(dim).zip(norms.of(side as usize)).zip(sums.par_chunks(dim));
+        let mut found = Vec::new();
+        fill(&mut found, sums.len() / dim, 0.0)?;
+        let rows = own.data.par_chunks(dim).zip(sums.par_chunks(dim)).zip(found.par_iter_mut());
         let rows = rows.zip(gradient.par_chunks_mut(dim)).enumerate();
         self.parallel.share(|min_len| {
             rows.with_min_len(min_len).for_each_init(
                 || vec![0.0; dim],
-                |row, (i, (((stored, &norm), sum), gradient))| {
+                |row, (i, (((stored, sum), found), gradient))| {
                     widen::<O>(stored, row);
-                    match factors.map_or(1.0, |factors| factors[i]) {
-                        1.0 => add_projected(row, norm, sum, gradient),
-                        factor => add_scaled(row, norm, sum, factor, gradient),
+                    let factor = factors.map_or(1.0, |factors| factors[i]);
+                    let norm = norms.map(|norms| norms[i]);
+                    match own.weights {
+                        None => add_scaled(row, norm, sum, factor, gradient),
+                        // No token chose the row, or it is masked: its weight may be anything.
+                        Some(_) if sum.iter().all(|&s| s == 0.0) => {}
+                        Some(weights) => {
+                            *found = along(row, norm, sum);
+                            add_scaled(row, norm, sum, factor * weights[i], gradient);
+                        }
                     }
                 },
             );
         });
+        of_weights.iter_mut().zip(&found).for_each(|(gradient, found)| *gradient += found);
         Ok(())
     }
 
@@ -231,6 +252,7 @@ impl Call<'_> {
         let first_document_row = self.problem.documents().item_rows(d).start;
         let winners = self.winners[self.token_offsets.range(p)].iter().enumerate();
         let norms = self.norms.map(|norms| norms.of(side.other() as usize));
+        let weights = self.weights.filter(|_| side == Side::Documents);
         // Winners of other documents, which not every caller can exclude, may be past these.
         let document_len = self.problem.documents().item_len(d) as i32;
         let names_token = move |winner: i32| (0..document_len).contains(&winner);
@@ -238,6 +260,7 @@ impl Call<'_> {
             let rows = [first_query_row + s, first_document_row + t as usize];
             let row = rows[side.other() as usize];
             let factor = norms.map_or(factor, |norms| factor * norms[row]);
+            let factor = weights.map_or(factor, |weights| factor * weights[row]);
             (rows[side as usize], Source { factor, row: row as u32 })
         })
     }
@@ -266,11 +289,24 @@ impl Call<'_> {
     }
 }
 
-/// Adds what [`add_projected`] would, of a row that was multiplied by `factor`.
-fn add_scaled(row: &[f32], norm: f32, sum: &[f32], factor: f32, gradient: &mut [f32]) {
+/// Adds `factor` times what [`add_projected`] would, or the sum where rows are not normalised.
+fn add_scaled(row: &[f32], norm: Option<f32>, sum: &[f32], factor: f32, gradient: &mut [f32]) {
+    let Some(norm) = norm else {
+        return gradient.iter_mut().zip(sum).for_each(|(gradient, &s)| *gradient += factor * s);
+    };
+    if factor == 1.0 {
+        return add_projected(row, norm, sum, gradient);
+    }
     let mut of_scaled = vec![0.0; row.len()];
     add_projected(row, norm, sum, &mut of_scaled);
     gradient.iter_mut().zip(of_scaled).for_each(|(gradient, x)| *gradient += x * factor);
+}
+
+/// ⟨x̂, sum⟩, with x̂ the row, normalised where rows are: the gradient of its weight.
+fn along(row: &[f32], norm: Option<f32>, sum: &[f32]) -> f32 {
+    let norm = norm.unwrap_or(1.0);
+    let terms = row.iter().zip(sum).map(|(&x, &s)| f64::from(norm * x) * f64::from(s));
+    terms.sum::<f64>() as f32
 }
 
 /// Adds every source, in order, to the gradient row `sum`.

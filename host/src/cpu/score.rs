@@ -138,7 +138,8 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
         let n_documents = task.documents.len();
         for (s, column) in panel.columns.iter().enumerate() {
             let best = maxima.best[s] * self.row_scales.query(column.row);
-            sums[column.query * n_documents + span.document] += f64::from(best);
+            let weight = self.queries.weights.map_or(1.0, |weights| weights[column.row]);
+            sums[column.query * n_documents + span.document] += f64::from(best) * f64::from(weight);
             let query = &mut task.queries[column.query];
             let at = span.document * query.len + column.token;
             if let Some(winners) = &mut query.outputs.winners {

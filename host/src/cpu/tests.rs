@@ -38,7 +38,8 @@ fn engine<T: Element>(q: &Tokens<'_, T>, d: &Tokens<'_, T>, pairing: &Pairing) -
 }
 
 fn matrix<'a, T: Element>(tokens: &'a Tokens<'_, T>) -> Matrix<'a, T> {
-    Matrix { data: tokens.data(), scales: None, residuals: None, mask: tokens.mask() }
+    let (mask, weights) = tokens.beside();
+    Matrix { data: tokens.data(), scales: None, residuals: None, mask, weights }
 }
 
 /// The definition, in f64: exact for whole numbers, and with plain rules for NaN and ties.
@@ -259,7 +260,7 @@ fn gradients_do_not_depend_on_the_number_of_threads() {
         let [of_queries, of_documents] = &mut gradients;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
         pool.install(|| {
-            let outputs = [&mut of_queries[..], &mut of_documents[..]];
+            let outputs = [&mut of_queries[..], &mut of_documents[..], &mut []];
             add_gradients(&problem, matrix(&q), matrix(&d), winners, &grad_scores, outputs, false)
         })
         .unwrap();

@@ -20,6 +20,8 @@ pub(crate) struct Matrix<'a, F: Format> {
     /// Residual tokens to decode rows from, where there is no `data`.
     pub residuals: Option<&'a HostResiduals>,
     pub mask: Option<&'a [u8]>,
+    /// A weight per row, of queries alone.
+    pub weights: Option<&'a [f32]>,
 }
 
 impl<F: Format> Matrix<'_, F> {
@@ -43,18 +45,20 @@ impl<F: Format> Matrix<'_, F> {
     }
 }
 
-/// A token matrix in host memory with its mask.
+/// A token matrix in host memory with what is beside its rows.
 pub(crate) struct HostTokens<F: Format> {
     pub(crate) data: Vec<F::Stored>,
     pub(crate) scales: Option<Scales<'static>>,
     pub(crate) residuals: Option<HostResiduals>,
     pub(crate) mask: Option<Vec<u8>>,
+    pub(crate) weights: Option<Vec<f32>>,
 }
 
 impl<F: Format> HostTokens<F> {
     pub(crate) fn matrix(&self) -> cpu::Matrix<'_, F> {
         let (scales, residuals) = (self.scales.as_ref(), self.residuals.as_ref());
-        cpu::Matrix { data: &self.data, scales, residuals, mask: self.mask.as_deref() }
+        let (mask, weights) = (self.mask.as_deref(), self.weights.as_deref());
+        cpu::Matrix { data: &self.data, scales, residuals, mask, weights }
     }
 
     /// Residual tokens to decode rows from.
@@ -70,7 +74,8 @@ impl<F: Format> HostTokens<F> {
     pub(crate) fn tokens(&self, layout: &TokenLayout) -> Result<Tokens<'_, F>> {
         let scales = self.scales.as_ref().map(Scales::copied).transpose()?;
         let data = Cow::Borrowed(&self.data[..]);
-        Tokens::assemble(data, scales, layout.clone(), self.mask.as_deref())
+        let beside = (self.mask.as_deref(), self.weights.as_deref());
+        Tokens::assemble(data, scales, layout.clone(), beside)
     }
 }
 
@@ -80,23 +85,25 @@ impl<F: Format> HostTokens<F> {
         let data = copy_of(tokens.data())?;
         let scales = tokens.scales_of_codes().map(Scales::copied).transpose()?;
         let mask = tokens.mask().map(copy_of).transpose()?;
-        Ok(HostTokens { data, scales, residuals: None, mask })
+        let weights = tokens.weights().map(copy_of).transpose()?;
+        Ok(HostTokens { data, scales, residuals: None, mask, weights })
     }
 
     /// Codes with their scales.
     pub(crate) fn of_codes(
         data: Vec<F::Stored>,
         scales: Scales<'static>,
-        mask: Option<&[u8]>,
+        (mask, weights): (Option<&[u8]>, Option<&[f32]>),
     ) -> Result<HostTokens<F>> {
         let mask = mask.map(copy_of).transpose()?;
-        Ok(HostTokens { data, scales: Some(scales), residuals: None, mask })
+        let weights = weights.map(copy_of).transpose()?;
+        Ok(HostTokens { data, scales: Some(scales), residuals: None, mask, weights })
     }
 
     /// Residuals, decoded whenever they are scored.
     pub(crate) fn of_residuals(tokens: &ResidualTokens<'_>) -> Result<HostTokens<F>> {
         let residuals = Some(HostResiduals::new(tokens)?);
         let mask = tokens.mask().map(copy_of).transpose()?;
-        Ok(HostTokens { data: Vec::new(), scales: None, residuals, mask })
+        Ok(HostTokens { data: Vec::new(), scales: None, residuals, mask, weights: None })
     }
 }

@@ -221,15 +221,15 @@ absent! {
         fn write(&self, values: &[f32]) -> Result<()>;
     }
     CudaGradients {
-        fn zeros(device: Device<'_>, sides: [GradientMatrix; 2]) -> Result<CudaGradients>;
+        fn zeros(device: Device<'_>, parts: [GradientMatrix; 3]) -> Result<CudaGradients>;
         unsafe fn from_raw_parts(
             device: Device<'_>,
-            sides: [GradientMatrix; 2],
+            parts: [GradientMatrix; 3],
             trust: Trust,
         ) -> Result<CudaGradients>;
         fn sides(&self) -> [GradientMatrix; 2];
-        fn read(&self, sides: [&mut [f32]; 2]) -> Result<()>;
-        fn write(&self, side: usize, values: &[f32]) -> Result<()>;
+        fn read(&self, parts: [&mut [f32]; 3]) -> Result<()>;
+        fn write(&self, part: usize, values: &[f32]) -> Result<()>;
     }
     ForwardPlan {
         fn workspace_bytes(&self) -> u64;

@@ -221,6 +221,7 @@ pub(super) fn trusted_matrix<F: Format>(rows: RawRows, layout: &TokenLayout) -> 
     check_pitch::<F>(layout, pitch_bytes)?;
     check_beside("a mask", layout.is_masked(), mask)?;
     check_beside("segments", layout.is_unread(), segments)?;
+    layout.check_unweighted("of a layout", "foreign memory has none")?;
     Ok(Access { base: address, pitch_bytes, n_centroids: 0 })
 }
 
@@ -232,6 +233,7 @@ pub(super) fn matrix<F: Format>(
 ) -> Result<(Access, TokenLayout, Option<Vec<u8>>)> {
     let RawRows { address, pitch_bytes, mask, segments } = rows;
     layout.check_read("layout")?;
+    layout.check_unweighted("of a layout", "foreign memory has none")?;
     check_beside("segments", false, segments)?;
     let stored_bytes = size_of::<F::Stored>() as u64;
     let row_bytes = layout.dim() as u64 * stored_bytes;

@@ -168,7 +168,8 @@ impl<F: Format> DeviceTokens<F> {
                 let matrix = tokens.matrix();
                 let scales = matrix.scales.map(Scales::copied).transpose()?;
                 let data = copy_of(matrix.data)?.into();
-                Tokens::assemble(data, scales, self.layout().clone(), matrix.mask)
+                let beside = (matrix.mask, matrix.weights);
+                Tokens::assemble(data, scales, self.layout().clone(), beside)
             }
             On::Cuda(tokens) => {
                 tokens.download(self.device.cuda_device("tokens of a CUDA device")?, self.layout())
@@ -304,13 +305,9 @@ impl<'a, F: Format> TokensRef<'a, F> {
         match self {
             TokensRef::Host(tokens) => {
                 tokens.check_scales()?;
-                let scales = tokens.scales_of_codes();
-                Ok(cpu::tokens::Matrix {
-                    data: tokens.data(),
-                    scales,
-                    residuals: None,
-                    mask: tokens.mask(),
-                })
+                let (scales, (mask, weights)) = (tokens.scales_of_codes(), tokens.beside());
+                let data = tokens.data();
+                Ok(cpu::tokens::Matrix { data, scales, residuals: None, mask, weights })
             }
             TokensRef::Device(tokens) => Ok(tokens.host_tokens()?.matrix()),
         }

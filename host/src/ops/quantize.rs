@@ -43,7 +43,7 @@ impl<T: Element> DeviceTokens<T> {
             On::Cpu(tokens) => {
                 let tokens = tokens.tokens(self.layout())?;
                 let (codes, scales) = F::codes_of(&tokens, scales)?;
-                On::Cpu(Arc::new(HostTokens::of_codes(codes, scales, tokens.mask())?))
+                On::Cpu(Arc::new(HostTokens::of_codes(codes, scales, tokens.beside())?))
             }
             On::Cuda(tokens) => {
                 let device = self.device().cuda_device("tokens of a CUDA device")?;

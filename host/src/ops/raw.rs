@@ -214,7 +214,8 @@ impl DeviceGradients {
         trust: Trust,
     ) -> Result<DeviceGradients> {
         let device = work.device.cuda_device("memory of a CUDA device")?;
-        let matrices = work.matrices(addresses);
+        let [queries, documents] = addresses;
+        let matrices = work.matrices([queries, documents, 0]);
         // SAFETY: the caller's promise.
         let gradients = unsafe { CudaGradients::from_raw_parts(device, matrices, trust)? };
         Ok(DeviceGradients::of(work, On::Cuda(Arc::new(gradients))))

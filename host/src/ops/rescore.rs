@@ -250,7 +250,7 @@ impl Device {
     /// # Errors
     /// [`Error::Shape`] where the codes are not those of the tokens ([`CoarseCodes`]), or queries,
     /// documents and pairing do not fit together. [`Error::Unsupported`] where rows are to be
-    /// normalised, and where a CUDA device has no kernel for INT8.
+    /// normalised or query tokens have weights, and where a CUDA device has no kernel for INT8.
     pub fn rescore<'a, T: Element>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
@@ -381,6 +381,8 @@ fn coarse_options(options: &ScoreOptions) -> ScoreOptions {
 
 /// Checks that codes are of tokens with this layout.
 fn check_codes(argument: &'static str, codes: &TokenLayout, tokens: &TokenLayout) -> Result<()> {
+    let why = "no kernel multiplies by them; score the tokens, or the codes, with Device::score";
+    tokens.check_unweighted("of tokens that are scored again", why)?;
     if codes.same_items(tokens) {
         return Ok(());
     }

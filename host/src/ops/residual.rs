@@ -111,8 +111,8 @@ impl Device {
     /// # Errors
     /// [`Error::WrongDevice`]; [`Error::Shape`] where queries or documents are not those of
     /// `scores`, which must have winners and be of rows that are not normalised by an option, or
-    /// there is another number of gradients than of scores; [`Error::HostMemory`] or
-    /// [`Error::DeviceMemory`] where there is no room.
+    /// there is another number of gradients than of scores; [`Error::Unsupported`] for query tokens
+    /// with weights; [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
     pub fn backward_residual<'a, T: Element>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
@@ -123,6 +123,8 @@ impl Device {
         let queries = queries.into();
         queries.check_device("queries", self)?;
         self.check_same("documents", documents.device())?;
+        let why = "no kernel has them yet; PreparedBackward gives the queries' gradients alone";
+        queries.layout().check_unweighted("in gradients of a residual codec", why)?;
         let problem = scores.problem(queries.layout(), documents.layout())?;
         let winners = winners(scores)?;
         check_len("grad_scores", problem.shape().n_scores(), "one per score", grad_scores.len())?;
@@ -160,7 +162,7 @@ impl Device {
             documents.host_tokens()?.matrix(),
             winners,
             grad_scores,
-            [&mut of_queries, &mut of_rows],
+            [&mut of_queries, &mut of_rows, &mut []],
             false,
         )?;
         Ok(ResidualScoreGradients { queries: of_queries, tables: residuals.backward(&of_rows)? })

@@ -156,8 +156,10 @@ impl<'a> CloudPairs<'a> {
         y: &'a TokenLayout,
         options: &ChamferOptions,
     ) -> Result<CloudPairs<'a>> {
-        x.check_read("x")?;
-        y.check_read("y")?;
+        for (argument, layout) in [("x", x), ("y", y)] {
+            layout.check_read(argument)?;
+            layout.check_unweighted("of points", "clouds have weights: ChamferOptions::weights")?;
+        }
         let shape = |argument, expected: String, found: String| {
             Err(Error::Shape { argument, expected, found })
         };

@@ -47,6 +47,7 @@ impl<'a> Problem<'a> {
             });
         }
         queries.check_read("queries")?;
+        documents.check_unweighted("of documents", "weights are those of query tokens")?;
         if let Kind::Pairs { .. } = pairing.0 {
             // Their units say where documents start.
             documents.check_read("documents of pairs")?;

@@ -133,7 +133,7 @@ impl<T: Element> Tokens<'_, T> {
         let found: Vec<Conversion> =
             Parallel::new().share(|min_len| chunks.with_min_len(min_len).map(of_chunk).collect());
         let found = found.into_iter().fold(Conversion::default(), Conversion::and);
-        let tokens = Tokens::assemble(data.into(), None, self.layout().clone(), self.mask())?;
+        let tokens = Tokens::assemble(data.into(), None, self.layout().clone(), self.beside())?;
         Ok((tokens, found))
     }
 }

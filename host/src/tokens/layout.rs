@@ -1,5 +1,6 @@
 //! Assigns the rows of a token matrix to items.
 
+mod beside;
 mod chosen;
 
 use std::fmt;
@@ -62,6 +63,8 @@ pub struct TokenLayout {
     max_len: usize,
     total_len: u64,
     masked: bool,
+    /// Whether tokens have weights.
+    weighted: bool,
     /// Per item: does it have a valid token?
     has_tokens: Vec<bool>,
     /// Whether some item may have no valid token.
@@ -86,6 +89,7 @@ impl fmt::Debug for TokenLayout {
             .field("dim", &self.dim)
             .field("max_len", &self.max_len)
             .field("is_masked", &self.masked)
+            .field("is_weighted", &self.weighted)
             .finish_non_exhaustive()
     }
 }
@@ -120,6 +124,7 @@ impl TokenLayout {
             max_len,
             total_len,
             masked: false,
+            weighted: false,
             has_tokens,
             has_empty_items,
             unread: false,
@@ -155,7 +160,8 @@ impl TokenLayout {
         for (index, (segment, &length)) in self.segments.iter_mut().zip(lengths).enumerate() {
             segment[1] = checked_entry("lengths", index, length, 0, i64::from(segment[1]))?;
         }
-        Ok(TokenLayout::new(self.kind, self.rows, self.dim, self.segments))
+        let layout = TokenLayout::new(self.kind, self.rows, self.dim, self.segments);
+        Ok(layout.weighted_if(self.weighted))
     }
 
     /// Makes a layout of items one after the other in `[rows, dim]`: item `i` is the rows
@@ -376,9 +382,11 @@ impl TokenLayout {
         self.total_len
     }
 
-    /// Whether the items are the same rows of an equally large matrix, masks aside.
+    /// Whether the items are the same rows of an equally large matrix, masks aside, and both or
+    /// neither have weights.
     pub(crate) fn same_items(&self, other: &TokenLayout) -> bool {
-        let is_same_matrix = (self.rows, self.dim, self.key) == (other.rows, other.dim, other.key);
+        let is_same_matrix = (self.rows, self.dim, self.key) == (other.rows, other.dim, other.key)
+            && self.weighted == other.weighted;
         let are_same_lens = match (self.regular_len, other.regular_len) {
             (Some(a), Some(b)) => a == b && self.n_items() == other.n_items(),
             (None, None) => {
@@ -423,11 +431,6 @@ impl TokenLayout {
     /// Whether the host knows which items have a valid token.
     pub(crate) fn knows_empty_items(&self) -> bool {
         !self.unread && !self.unread_mask
-    }
-
-    /// Whether single rows are masked.
-    pub fn is_masked(&self) -> bool {
-        self.masked
     }
 
     /// Whether item `i` has a valid token: a document without one scores 0.

@@ -30,9 +30,8 @@ use self::format::{Format, Quantized, TokenFormat};
 use self::index::Index;
 use self::scales::Scales;
 use crate::error::{Error, Result};
-use crate::runtime::alloc::copy_of;
-use crate::tokens::layout::TokenLayout;
-use crate::tokens::layout::check_dim;
+use crate::runtime::alloc::{copy_of, filled};
+use crate::tokens::layout::{TokenLayout, check_dim, check_len};
 
 /// Token embeddings in host memory: a matrix `[rows, dim]`, the rows of each item, and optionally a
 /// mask. Borrows its data, or owns it (after [`Tokens::pack`] or [`Tokens::quantize`], say).
@@ -47,6 +46,7 @@ pub struct Tokens<'a, F: Format> {
     scales: Option<Scales<'a>>,
     layout: TokenLayout,
     mask: Option<Cow<'a, [u8]>>,
+    weights: Option<Cow<'a, [f32]>>,
 }
 
 /// Prints everything but the matrix.
@@ -111,7 +111,7 @@ impl<'a, T: Element> Tokens<'a, T> {
     pub fn from_layout(data: impl Into<Cow<'a, [T]>>, layout: TokenLayout) -> Result<Self> {
         let data = data.into();
         check_data("data", data.len(), &layout)?;
-        Ok(Tokens { data, scales: None, layout, mask: None })
+        Ok(Tokens { data, scales: None, layout, mask: None, weights: None })
     }
 }
 
@@ -131,7 +131,7 @@ impl<'a, F: Quantized> Tokens<'a, F> {
         let data = codes.into();
         check_data("codes", data.len(), &layout)?;
         scales.check(F::FORMAT, layout.rows())?;
-        Ok(Tokens { data, scales: Some(scales), layout, mask: None })
+        Ok(Tokens { data, scales: Some(scales), layout, mask: None, weights: None })
     }
 
     /// Scales that the codes are multiplied by.
@@ -143,15 +143,22 @@ impl<'a, F: Quantized> Tokens<'a, F> {
 }
 
 impl<'a, F: Format> Tokens<'a, F> {
-    /// Data that fits its layout, and scales that fit the format.
+    /// Data that fits its layout, scales that fit the format, and what is beside the rows.
     pub(crate) fn assemble(
         data: Cow<'a, [F::Stored]>,
         scales: Option<Scales<'a>>,
         layout: TokenLayout,
-        mask: Option<&[u8]>,
+        (mask, weights): (Option<&[u8]>, Option<&[f32]>),
     ) -> Result<Self> {
+        debug_assert_eq!(layout.is_weighted(), weights.is_some());
         let mask = mask.map(copy_of).transpose()?.map(Cow::Owned);
-        Ok(Tokens { data, scales, layout, mask })
+        let weights = weights.map(copy_of).transpose()?.map(Cow::Owned);
+        Ok(Tokens { data, scales, layout, mask, weights })
+    }
+
+    /// Mask and weights, as [`Tokens::assemble`] takes them.
+    pub(crate) fn beside(&self) -> (Option<&[u8]>, Option<&[f32]>) {
+        (self.mask(), self.weights())
     }
 
     /// Keeps the first `lengths[i]` tokens of item `i` of a padded layout.
@@ -178,8 +185,9 @@ impl<'a, F: Format> Tokens<'a, F> {
         let tokens = Tokens {
             data: self.data[rows.start * dim..rows.end * dim].into(),
             scales: self.scales.as_ref().map(|scales| scales.of_rows(rows.clone())),
-            layout,
+            layout: layout.weighted_if(self.weights.is_some()),
             mask: None,
+            weights: self.weights.as_ref().map(|weights| weights[rows.clone()].into()),
         };
         match &self.mask {
             Some(mask) => tokens.with_mask(&mask[rows]),
@@ -192,6 +200,82 @@ impl<'a, F: Format> Tokens<'a, F> {
         let mask = mask.into();
         let layout = self.layout.with_mask(&mask)?;
         Ok(Tokens { layout, mask: Some(mask), ..self })
+    }
+
+    /// Gives query tokens weights: one per row of the matrix, of any sign. A score is then
+    /// `Σ_s w[s] · max_t ⟨Q[s], D[t]⟩`.
+    ///
+    /// Winners and [token scores](crate::Scores::token_scores) do not depend on weights. A token
+    /// of weight 0 counts for nothing, though its weight has a gradient; a NaN shows, unless the
+    /// token is masked. Weights stay with the tokens: where they are uploaded,
+    /// [compressed](Tokens::quantize) or [borrowed in part](Tokens::items).
+    ///
+    /// Weights are for the CPU engine so far. What would not count them refuses them: calls on CUDA
+    /// devices, documents with weights, searches that compare by bounds.
+    ///
+    /// ```
+    /// use maxsim::{Device, Pairing, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?;
+    /// let queries = queries.with_weights(&[2.0, -0.5])?;
+    /// assert_eq!(queries.weights(), Some(&[2.0, -0.5][..]));
+    /// assert!(queries.layout().is_weighted());
+    /// let documents = Tokens::padded(&[3.0f32, 4.0, -1.0, 5.0], 1, 2, 2)?;
+    /// let scores = Device::cpu().score(&queries, &documents, &Pairing::cross())?;
+    /// assert_eq!(scores.values(), [2.0 * 3.0 - 0.5 * 5.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where they are not as many as the matrix has rows.
+    pub fn with_weights(self, weights: impl Into<Cow<'a, [f32]>>) -> Result<Self> {
+        let weights = weights.into();
+        check_len("weights", self.layout.rows(), "one per row", weights.len())?;
+        let layout = self.layout.weighted_if(true);
+        Ok(Tokens { layout, weights: Some(weights), ..self })
+    }
+
+    /// Divides weights by the number of the query's valid tokens, so that scores are means over
+    /// them (MeanMaxSim). Weights are 1 before where tokens have none. Lengths and mask come first:
+    /// later ones change no weight.
+    ///
+    /// ```
+    /// use maxsim::{Device, Pairing, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 1, 2, 2)?.with_mean_weights()?;
+    /// let documents = Tokens::padded(&[3.0f32, 4.0, -1.0, 5.0], 1, 2, 2)?;
+    /// let scores = Device::cpu().score(&queries, &documents, &Pairing::cross())?;
+    /// assert_eq!(scores.values(), [(3.0 + 5.0) / 2.0]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where items of different numbers of valid tokens share a row;
+    /// [`Error::HostMemory`].
+    pub fn with_mean_weights(self) -> Result<Self> {
+        let mut weights = filled(self.layout.rows() as u64, 0.0f32)?;
+        for item in 0..self.layout.n_items() {
+            let rows = || self.layout.item_rows(item);
+            let is_valid = |row: &usize| self.mask().is_none_or(|mask| mask[*row] != 0);
+            let n_valid = rows().filter(is_valid).count();
+            for row in rows().filter(is_valid) {
+                let weight = self.weights().map_or(1.0, |weights| weights[row]) / n_valid as f32;
+                let found = std::mem::replace(&mut weights[row], weight);
+                if found != 0.0 && found.to_bits() != weight.to_bits() {
+                    return Err(Error::Shape {
+                        argument: "items",
+                        expected: format!("one length of all items that have row {row}"),
+                        found: format!("{n_valid} valid tokens of item {item}, others before"),
+                    });
+                }
+            }
+        }
+        self.with_weights(weights)
+    }
+
+    /// The weights of the rows, where there are any.
+    pub fn weights(&self) -> Option<&[f32]> {
+        self.weights.as_deref()
     }
 
     /// The token matrix, row-major: elements, or codes.
@@ -253,7 +337,7 @@ fn check_data(argument: &'static str, len: usize, layout: &TokenLayout) -> Resul
             found: "a masked layout".into(),
         });
     }
-    Ok(())
+    layout.check_unweighted("of a layout", "give them to Tokens::with_weights")
 }
 
 fn whole_rows(elements: usize, dim: usize) -> Result<usize> {

@@ -61,7 +61,7 @@ impl<T: Element> Tokens<'_, T> {
     pub fn quantize<F: Quantized>(&self, scales: ScaleType) -> Result<Tokens<'static, F>> {
         check_scales::<F>(scales)?;
         let (codes, scales) = F::codes_of(self, scales)?;
-        Tokens::assemble(codes.into(), Some(scales), self.layout().clone(), self.mask())
+        Tokens::assemble(codes.into(), Some(scales), self.layout().clone(), self.beside())
     }
 }
 
@@ -84,7 +84,7 @@ impl<F: Quantized> Tokens<'_, F> {
             }
         };
         Parallel::new().share(|min_len| chunks.with_min_len(min_len).for_each(widened));
-        Tokens::assemble(values.into(), None, self.layout().clone(), self.mask())
+        Tokens::assemble(values.into(), None, self.layout().clone(), self.beside())
     }
 }
 

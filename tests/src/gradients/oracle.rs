@@ -68,13 +68,15 @@ impl Sum {
     }
 }
 
-/// The gradients of both sides, `[rows, dim]` of each matrix.
+/// The gradients of both sides, `[rows, dim]` of each matrix, and of the queries' weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
     /// Sums of the queries.
     pub queries: Vec<Sum>,
     /// Sums of the documents.
     pub documents: Vec<Sum>,
+    /// One per row of the queries; none where they have no weights.
+    pub weights: Vec<Sum>,
 }
 
 /// The closed form: `winners` pair-major, -1 = none; one number of `grad_scores` per score.
@@ -82,7 +84,8 @@ pub fn gradients(data: &Data, winners: &[i32], grad_scores: &[f32]) -> Expected 
     let (queries, documents) = (&data.queries, &data.documents);
     let dim = documents.dim;
     let zeros = |matrix: &Matrix| vec![Sum::default(); matrix.values.len()];
-    let mut expected = Expected { queries: zeros(queries), documents: zeros(documents) };
+    let mut expected =
+        Expected { queries: zeros(queries), documents: zeros(documents), weights: Vec::new() };
     let mut winners = winners.iter();
     for (&(q, d), &g) in data.pairs.iter().zip(grad_scores) {
         for query_row in queries.items[q].clone() {
@@ -90,7 +93,8 @@ pub fn gradients(data: &Data, winners: &[i32], grad_scores: &[f32]) -> Expected 
             let Ok(t) = usize::try_from(winner) else { continue };
             let document_row = documents.items[d].start + t;
             let of_query = f64::from(g) * documents.row(document_row).factor;
-            let of_document = f64::from(g) * queries.row(query_row).factor;
+            let weight = f64::from(queries.weight(query_row));
+            let of_document = f64::from(g) * queries.row(query_row).factor * weight;
             for k in 0..dim {
                 let (query, document) = (query_row * dim + k, document_row * dim + k);
                 expected.queries[query].add(of_query, documents.values[document]);
@@ -99,9 +103,47 @@ pub fn gradients(data: &Data, winners: &[i32], grad_scores: &[f32]) -> Expected 
         }
     }
     assert!(winners.next().is_none(), "more winners than query tokens");
+    expected.weights = of_weights(&expected.queries, queries);
     project(&mut expected.queries, queries);
     project(&mut expected.documents, documents);
+    if queries.weights.is_some() {
+        for (row, sums) in expected.queries.chunks_exact_mut(dim).enumerate() {
+            sums.iter_mut().filter(|sum| sum.n_terms > 0).for_each(|sum| {
+                sum.exact *= f64::from(queries.weight(row));
+                sum.magnitude *= f64::from(queries.weight(row).abs());
+                sum.n_terms += 1;
+            });
+        }
+        // g times the weight is rounded.
+        let sums = expected.documents.iter_mut().filter(|sum| sum.n_terms > 0);
+        sums.for_each(|sum| sum.n_terms += 1);
+    }
     expected
+}
+
+/// ∂w = ⟨x̂, ∂x̂⟩ of each row of the queries, from the gradients ∂x̂ of rows whose weight is 1: a
+/// sum of dim products of sums.
+fn of_weights(sums: &[Sum], queries: &Matrix) -> Vec<Sum> {
+    if queries.weights.is_none() {
+        return Vec::new();
+    }
+    let of_row = |(row, sums): (usize, &[Sum])| {
+        let mut sum = Sum::default();
+        if sums.iter().all(|sum| sum.magnitude == 0.0) {
+            return sum;
+        }
+        let row = queries.row(row);
+        for (from, &x) in sums.iter().zip(row.values) {
+            let x = f64::from(x) * row.factor;
+            sum.exact += x * from.exact;
+            sum.magnitude += x.abs() * from.magnitude;
+            sum.n_terms = sum.n_terms.max(from.n_terms);
+        }
+        // Products, their sum, and r of a normalised row as for `project`.
+        sum.n_terms += 2 * sums.len() + 8;
+        sum
+    };
+    sums.chunks_exact(queries.dim).enumerate().map(of_row).collect()
 }
 
 /// Makes gradients with respect to normalised rows those with respect to the rows, where rows are
@@ -169,16 +211,17 @@ pub fn grad_scores(data: &Data, seed: u64) -> Vec<f32> {
 
 /// Compares gradients with the oracle's.
 pub fn check(data: &Data, expected: &Expected, found: &Gradients) -> Result<(), String> {
-    for (side, matrix, expected, found) in [
-        ("queries", &data.queries, &expected.queries, &found.queries),
-        ("documents", &data.documents, &expected.documents, &found.documents),
+    for (side, dim, expected, found) in [
+        ("queries", data.queries.dim, &expected.queries, &found.queries),
+        ("documents", data.documents.dim, &expected.documents, &found.documents),
+        ("weights", 1, &expected.weights, &found.weights),
     ] {
         if expected.len() != found.len() {
             return Err(format!("{side}: expected {}, found {}", expected.len(), found.len()));
         }
         for (i, (expected, &found)) in expected.iter().zip(found).enumerate() {
             if !expected.agrees(data.exact, found) {
-                let (row, k) = (i / matrix.dim, i % matrix.dim);
+                let (row, k) = (i / dim, i % dim);
                 return Err(format!("{side}[{row}][{k}]: expected {expected:?}, found {found:e}"));
             }
         }

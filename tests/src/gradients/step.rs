@@ -152,5 +152,5 @@ pub fn same_bits(a: &Gradients, b: &Gradients) -> bool {
     let same = |a: &[f32], b: &[f32]| {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
     };
-    same(&a.queries, &b.queries) && same(&a.documents, &b.documents)
+    same(&a.queries, &b.queries) && same(&a.documents, &b.documents) && same(&a.weights, &b.weights)
 }

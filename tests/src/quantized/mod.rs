@@ -177,10 +177,15 @@ impl<'a, T: Element> Compressed<'a, T> {
         let (_, embeddings) = self.embeddings().map_err(text)?;
         let from_codes = [ErrorTerms::new(queries), ErrorTerms::new(documents)];
         let measured = [measured, ErrorTerms::measured(documents, &embeddings).map_err(text)?];
-        let bounds = |[q, d]: &[ErrorTerms; 2]| score_bounds(q, d, &pairing).map_err(text);
+        let bounds = |[q, d]: &[ErrorTerms; 2]| {
+            // Of weighted sums there are none.
+            let none = case.weights.then(|| vec![f32::INFINITY; data.pairs.len()]);
+            none.map_or_else(|| score_bounds(q, d, &pairing).map_err(text), Ok)
+        };
         let bounds = [bounds(&from_codes)?, bounds(&measured)?];
         let mut values = self.data.queries.values.iter().chain(&self.data.documents.values);
-        if values.all(|x| x.abs() < 1e4)
+        if !case.weights
+            && values.all(|x| x.abs() < 1e4)
             && let Some(p) = bounds.iter().flatten().position(|bound| !bound.is_finite())
         {
             return Err(format!("bound {p} is not finite, though no row is out of the ordinary"));
@@ -205,10 +210,7 @@ impl<'a, T: Element> Compressed<'a, T> {
                 }
                 let found = call(device, case.upload, queries, documents, &pairing, &options);
                 let found = match found {
-                    // A row that does not take the case; or there is none.
-                    Err(Error::Unsupported { .. })
-                        if row.is_some() || !has_kernels::<Q, D>(device) =>
-                    {
+                    Err(Error::Unsupported { .. }) if may_refuse::<Q, D>(case, device, row) => {
                         continue;
                     }
                     found => found.map_err(text).map_err(at)?,
@@ -236,6 +238,12 @@ impl<'a, T: Element> Compressed<'a, T> {
         }
         Ok(())
     }
+}
+
+/// Whether a row may not take the case, or a device have none for it.
+fn may_refuse<Q: Format, D: Format>(case: &Case, device: &Device, row: Option<&Variant>) -> bool {
+    let is_weighted = case.weights && device.ordinal().is_some();
+    row.is_some() || !has_kernels::<Q, D>(device) || is_weighted
 }
 
 /// Operand of kernels for queries and documents of these formats.

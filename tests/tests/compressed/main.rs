@@ -12,3 +12,4 @@ mod search_streamed;
 mod shortlist;
 mod stream_k;
 mod trusted;
+mod weights;

@@ -222,7 +222,7 @@ fn assert_step(n_documents: usize, pairing: &Pairing, loss: impl Fn(&[f32]) -> L
         let gradients = device.backward(&queries, &documents, scores.with_grad(grads), &options);
         (loss.value, gradients.expect("gradients"))
     };
-    let (before, Gradients { queries: of_queries, documents: of_documents }) =
+    let (before, Gradients { queries: of_queries, documents: of_documents, .. }) =
         forward(&queries, &documents);
     for (x, g) in queries.iter_mut().zip(&of_queries) {
         *x -= STEP * g;

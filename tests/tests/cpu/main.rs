@@ -12,3 +12,4 @@ mod plan_short;
 mod residual_codec;
 mod strategy;
 mod topk;
+mod weights;

@@ -13,6 +13,7 @@ fn item(rows: &[[f32; 2]]) -> Matrix {
         dim: 2,
         items,
         mask: None,
+        weights: None,
         factors: None,
         offsets: None,
         least: 0.0,

@@ -114,6 +114,7 @@ fn past_2_31_elements() {
             dim: DIM,
             items: Vec::new(),
             mask: None,
+            weights: None,
             factors: None,
             offsets: None,
             least: 0.0,

@@ -195,6 +195,7 @@ fn gradients_are_added_to_what_is_there() {
     let mut sum = Gradients {
         queries: vec![64.0; whole.queries.len()],
         documents: vec![-0.0; whole.documents.len()],
+        ..Gradients::default()
     };
     device
         .backward_into(&queries, &documents, scores.with_grad(&grad_scores), &options, &mut sum)

@@ -133,8 +133,11 @@ fn gradients_of_other_matrices(device: &Device, scores: &TrainingScores) {
     for (n_queries, n_documents, argument) in
         [(11, 12, "gradients.queries"), (12, 13, "gradients.documents")]
     {
-        let mut gradients =
-            Gradients { queries: vec![5.0; n_queries], documents: vec![5.0; n_documents] };
+        let mut gradients = Gradients {
+            queries: vec![5.0; n_queries],
+            documents: vec![5.0; n_documents],
+            ..Gradients::default()
+        };
         let result = device.backward_into(
             &queries,
             &documents,

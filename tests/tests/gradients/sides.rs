@@ -113,7 +113,11 @@ fn blocking_calls_leave_a_side_out() {
                 let found = of(&options).expect("gradients");
                 assert!(same_bits(&found, &alone(&both, sides)), "{device} {sides:?}");
                 // What is there of the other side stays as it is.
-                let mut kept = Gradients { queries: vec![7.0; 12], documents: vec![7.0; 12] };
+                let mut kept = Gradients {
+                    queries: vec![7.0; 12],
+                    documents: vec![7.0; 12],
+                    ..Gradients::default()
+                };
                 let added = scores.with_grad(&g);
                 let into = device.backward_into(&queries, &documents, added, &options, &mut kept);
                 into.expect("gradients");

@@ -45,8 +45,9 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
     let dim = problem.dim();
     let matrices = [queries, documents].map(|layout| draws.values(layout.rows() * dim));
     let options = ScoreOptions { winners: true, ..ScoreOptions::default() };
-    let [q, d]: [cpu::tokens::Matrix<'_, f32>; 2] = [&matrices[0], &matrices[1]]
-        .map(|data| cpu::tokens::Matrix { data, scales: None, residuals: None, mask: None });
+    let [q, d]: [cpu::tokens::Matrix<'_, f32>; 2] = [&matrices[0], &matrices[1]].map(|data| {
+        cpu::tokens::Matrix { data, scales: None, residuals: None, mask: None, weights: None }
+    });
     let scores = cpu::score(&problem, q, d, &options).expect("scores");
     let mut winners = scores.winners().expect("winners").to_vec();
     // Some of them masked, all of one document in one place.
@@ -61,8 +62,8 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
     let start = [queries, documents].map(|layout| draws.values(layout.rows() * dim));
     let mut expected = start.clone();
     let [of_queries, of_documents] = &mut expected;
-    cpu::add_gradients(&problem, q, d, &winners, &grad_scores, [of_queries, of_documents], false)
-        .expect("gradients");
+    let outputs = [&mut of_queries[..], &mut of_documents[..], &mut []];
+    cpu::add_gradients(&problem, q, d, &winners, &grad_scores, outputs, false).expect("gradients");
     let setting = Setting { problem: &problem, matrices, winners, grad_scores };
     let roomy = Shape {
         element_bytes: 2,

@@ -39,7 +39,13 @@ impl CudaTokens {
             Some(norms) => norms.scales(&entered, rows)?,
             None => None,
         };
-        Tokens::assemble(data.into(), scales, layout.clone(), mask)
+        let mut weights = filled(if layout.is_weighted() { rows as u64 } else { 0 }, 0f32)?;
+        // SAFETY: a weighted layout's tokens have a weight per row.
+        unsafe {
+            download(&entered, self.weights(), bytemuck::cast_slice_mut(&mut weights))?;
+        }
+        let weights = layout.is_weighted().then_some(&weights[..]);
+        Tokens::assemble(data.into(), scales, layout.clone(), (mask, weights))
     }
 
     /// The rows without what lies between them.

@@ -113,37 +113,37 @@ pub(in crate::cuda) fn output(base: u64, element: ElementType, dim: usize, adds:
     }
 }
 
-/// Gradients of queries and documents.
+/// Gradients of queries and documents, and of the queries' weights.
 #[derive(Debug)]
 pub(crate) struct CudaGradients {
     device: Arc<CudaDevice>,
-    sides: [GradientMatrix; 2],
+    parts: [GradientMatrix; 3],
     hazard: Arc<Hazard>,
     /// Memory that the addresses point to, unless it is foreign.
     _owned: Vec<Buffer>,
 }
 
 impl CudaGradients {
-    /// New memory of zeros. The addresses of `sides` are not looked at.
+    /// New memory of zeros. The addresses of `parts` are not looked at.
     pub(crate) fn zeros(
         device: &Arc<CudaDevice>,
-        mut sides: [GradientMatrix; 2],
+        mut parts: [GradientMatrix; 3],
     ) -> Result<CudaGradients> {
-        let mut owned = Vec::with_capacity(2);
-        for side in &mut sides {
+        let mut owned = Vec::with_capacity(3);
+        for side in &mut parts {
             let buffer = Buffer::new(device, side.len_bytes())?;
             side.address = buffer.address();
             owned.push(buffer);
         }
         let hazard = Arc::new(Hazard::new(device)?);
         let entered = device.enter()?;
-        for side in &sides {
+        for side in &parts {
             // SAFETY: the buffers were just made, with these lengths; null is the default stream.
             unsafe { side.clear(&entered, ptr::null_mut())? };
         }
         hazard.record(&entered)?;
         drop(entered);
-        Ok(CudaGradients { device: device.clone(), sides, hazard, _owned: owned })
+        Ok(CudaGradients { device: device.clone(), parts, hazard, _owned: owned })
     }
 
     /// Takes foreign memory after checks. Its contents stay as they are until the first call.
@@ -152,40 +152,41 @@ impl CudaGradients {
     /// As [`crate::training::DeviceGradients::from_raw_parts`].
     pub(crate) unsafe fn from_raw_parts(
         device: &Arc<CudaDevice>,
-        sides: [GradientMatrix; 2],
+        parts: [GradientMatrix; 3],
         trust: Trust,
     ) -> Result<CudaGradients> {
-        for side in &sides {
+        for side in &parts {
             let align_bytes = side.element.size_bytes() as u64;
             check_foreign(device, side.address, side.len_bytes(), align_bytes, trust)?;
         }
         let hazard = Arc::new(Hazard::of_foreign(device, trust)?);
-        Ok(CudaGradients { device: device.clone(), sides, hazard, _owned: Vec::new() })
+        Ok(CudaGradients { device: device.clone(), parts, hazard, _owned: Vec::new() })
     }
 
     pub(crate) fn sides(&self) -> [GradientMatrix; 2] {
-        self.sides
+        let [queries, documents, _] = self.parts;
+        [queries, documents]
     }
 
     pub(in crate::cuda) fn hazard(&self) -> &Arc<Hazard> {
         &self.hazard
     }
 
-    /// Waits for the last work and copies both sides, widened to f32, whose lengths `sides` must
+    /// Waits for the last work and copies all parts, widened to f32, whose lengths `parts` must
     /// have.
-    pub(crate) fn read(&self, sides: [&mut [f32]; 2]) -> Result<()> {
+    pub(crate) fn read(&self, parts: [&mut [f32]; 3]) -> Result<()> {
         let _last = self.hazard.wait(&self.device)?;
-        self.sides.iter().zip(sides).try_for_each(|(matrix, values)| match matrix.element {
+        self.parts.iter().zip(parts).try_for_each(|(matrix, values)| match matrix.element {
             ElementType::F32 => self.download(matrix.address, values),
             element => with_element!(element, T => self.widened::<T>(matrix.address, values)),
         })
     }
 
-    /// Waits for the last work and replaces an f32 side, whose length `values` must have.
-    pub(crate) fn write(&self, side: usize, values: &[f32]) -> Result<()> {
+    /// Waits for the last work and replaces an f32 part, whose length `values` must have.
+    pub(crate) fn write(&self, part: usize, values: &[f32]) -> Result<()> {
         let _last = self.hazard.wait(&self.device)?;
         let entered = self.device.enter()?;
-        let address = self.sides[side].address;
+        let address = self.parts[part].address;
         // SAFETY: the memory is as long as the values; no work uses it, and none is given it while
         // the guard lives.
         unsafe { overwrite(&entered, address, bytemuck::cast_slice(values)) }

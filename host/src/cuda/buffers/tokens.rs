@@ -32,6 +32,8 @@ pub(crate) struct CudaTokens {
     n_rows: usize,
     dim: usize,
     mask: u64,
+    /// Address of a weight per row, or 0.
+    weights: u64,
     /// The items' segments; empty where item `i` is the `item_len` rows from row `i * item_len` on.
     segments: Option<Buffer>,
     /// Address of segments in memory of the caller, or 0.
@@ -92,11 +94,15 @@ impl CudaTokens {
         let data: &[u8] = bytemuck::cast_slice(rows);
         let matrix = send_rows(device, data, [row_bytes, pitch_bytes as usize], arrival)?;
         let access = Access { base: matrix.address(), pitch_bytes, n_centroids: 0 };
-        let send = |mask| send_rows(device, mask, [1; 2], arrival);
-        let mask = tokens.mask().map(send).transpose()?;
-        let mask_address = mask.as_ref().map_or(0, Buffer::address);
-        let owned = mask.into_iter().chain([matrix]).collect();
+        let send = |bytes: &[u8]| send_rows(device, bytes, [1; 2], arrival);
+        let (mask, weights) = tokens.beside();
+        let mask = mask.map(send).transpose()?;
+        let weights = weights.map(|weights| send(bytemuck::cast_slice(weights))).transpose()?;
+        let [mask_address, weights_address] =
+            [&mask, &weights].map(|buffer| buffer.as_ref().map_or(0, Buffer::address));
+        let owned = mask.into_iter().chain(weights).chain([matrix]).collect();
         let uploaded = CudaTokens::new(device, operand, layout, access, mask_address, owned)?;
+        let uploaded = CudaTokens { weights: weights_address, ..uploaded };
         if let Some(scales) = tokens.scales_of_codes() {
             uploaded.set_scales(RowScales::of_scales(device, scales, operand, layout, arrival)?);
         }
@@ -178,6 +184,7 @@ impl CudaTokens {
             n_rows: rows,
             dim,
             mask,
+            weights: 0,
             segments,
             foreign_segments: 0,
             item_len,
@@ -210,6 +217,11 @@ impl CudaTokens {
     /// Whether single rows may be masked.
     pub(crate) fn is_masked(&self) -> bool {
         self.mask != 0
+    }
+
+    /// The address of a weight per row; 0 = tokens have none.
+    pub(in crate::cuda) fn weights(&self) -> u64 {
+        self.weights
     }
 
     /// Whether some item has no valid token.

@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
 use crate::plan::backward::{BackwardKind, Gathered};
+use crate::plan::choice::check_weights;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::{GradientMatrix, OutputShape};
@@ -27,6 +28,9 @@ pub struct Gradients {
     pub queries: Vec<f32>,
     /// `[rows, dim]` of the documents' matrix, row-major.
     pub documents: Vec<f32>,
+    /// One per row of the queries' matrix, where query tokens have
+    /// [weights](crate::Tokens::with_weights).
+    pub weights: Vec<f32>,
 }
 
 impl Gradients {
@@ -35,17 +39,81 @@ impl Gradients {
     /// # Errors
     /// [`Error::HostMemory`] where there is no room.
     pub fn zeros(queries: &TokenLayout, documents: &TokenLayout) -> Result<Gradients> {
-        Gradients::of_rows([queries.rows(), documents.rows()], queries.dim())
+        let rows = rows_of([queries, documents], [true; 2]);
+        Gradients::of_rows(rows, queries.dim())
     }
 
-    /// Zeros of so many rows of queries and of documents.
-    pub(super) fn of_rows(rows: [usize; 2], dim: usize) -> Result<Gradients> {
-        let [queries, documents] = rows.map(|rows| filled((rows * dim) as u64, 0.0));
-        Ok(Gradients { queries: queries?, documents: documents? })
+    /// Zeros of so many rows of queries and of documents, and of so many weights.
+    pub(super) fn of_rows(rows: [usize; 3], dim: usize) -> Result<Gradients> {
+        let [queries, documents, weights] = rows;
+        let of = |n: usize| filled(n as u64, 0.0);
+        Ok(Gradients {
+            queries: of(queries * dim)?,
+            documents: of(documents * dim)?,
+            weights: of(weights)?,
+        })
     }
 
     pub(crate) fn copied(&self) -> Result<Gradients> {
-        Ok(Gradients { queries: copy_of(&self.queries)?, documents: copy_of(&self.documents)? })
+        Ok(Gradients {
+            queries: copy_of(&self.queries)?,
+            documents: copy_of(&self.documents)?,
+            weights: copy_of(&self.weights)?,
+        })
+    }
+
+    /// What a call adds to.
+    pub(super) fn parts(&mut self) -> [&mut [f32]; 3] {
+        [&mut self.queries, &mut self.documents, &mut self.weights]
+    }
+}
+
+/// Rows of the gradients of the sides that are wanted, and of the queries' weights.
+pub(super) fn rows_of(
+    [queries, documents]: [&TokenLayout; 2],
+    [of_queries, of_documents]: [bool; 2],
+) -> [usize; 3] {
+    let rows = |is_wanted: bool, layout: &TokenLayout| if is_wanted { layout.rows() } else { 0 };
+    [
+        rows(of_queries, queries),
+        rows(of_documents, documents),
+        rows(of_queries && queries.is_weighted(), queries),
+    ]
+}
+
+/// Room for gradients in memory of the caller: see [`Device::backward_sides`].
+///
+/// ```
+/// use maxsim::training::{BackwardOptions, GradientSlices};
+/// use maxsim::{Device, Pairing, Tokens};
+///
+/// let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2)?.with_weights(&[0.5])?;
+/// let documents = Tokens::padded(&[3.0f32, 4.0], 1, 1, 2)?;
+/// let device = Device::cpu();
+/// let scores = device.score_for_training(&queries, &documents, &Pairing::cross())?;
+/// let (mut of_queries, mut of_weights, options) = ([0.0; 2], [0.0], BackwardOptions::default());
+/// let to = GradientSlices::from([Some(&mut of_queries[..]), None]).weights(&mut of_weights);
+/// device.backward_sides(&queries, &documents, scores.with_grad(&[1.0]), &options, to)?;
+/// assert_eq!((of_queries, of_weights), ([1.5, 2.0], [3.0]));
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct GradientSlices<'a> {
+    sides: [Option<&'a mut [f32]>; 2],
+    weights: Option<&'a mut [f32]>,
+}
+
+impl<'a> GradientSlices<'a> {
+    /// Also the gradient of the queries' weights, one per row of their matrix.
+    pub fn weights(self, weights: &'a mut [f32]) -> GradientSlices<'a> {
+        GradientSlices { weights: Some(weights), ..self }
+    }
+}
+
+/// Room for the gradients of queries and documents; `None` where one is not wanted.
+impl<'a> From<[Option<&'a mut [f32]>; 2]> for GradientSlices<'a> {
+    fn from(sides: [Option<&'a mut [f32]>; 2]) -> Self {
+        GradientSlices { sides, weights: None }
     }
 }
 
@@ -123,7 +191,7 @@ impl Device {
         let (queries, documents) = (queries.into(), documents.into());
         let call = Call::new(self, queries, documents, scores, options)?;
         let mut gradients = Gradients::of_rows(call.rows(call.wanted), queries.layout().dim())?;
-        call.add_to([&mut gradients.queries, &mut gradients.documents])?;
+        call.add_to(gradients.parts())?;
         Ok(gradients)
     }
 
@@ -163,17 +231,22 @@ impl Device {
         let (queries, documents) = (queries.into(), documents.into());
         let call = Call::new(self, queries, documents, scores, options)?;
         let [of_queries, of_documents] = call.wanted;
-        let sides = [
-            of_queries.then_some(&mut gradients.queries[..]),
-            of_documents.then_some(&mut gradients.documents[..]),
-        ];
-        call.check_sides(["gradients.queries", "gradients.documents"], &sides)?;
-        call.add_to(sides.map(Option::unwrap_or_default))
+        let of_weights = of_queries && queries.layout().is_weighted();
+        let to = GradientSlices {
+            sides: [
+                of_queries.then_some(&mut gradients.queries[..]),
+                of_documents.then_some(&mut gradients.documents[..]),
+            ],
+            weights: of_weights.then_some(&mut gradients.weights[..]),
+        };
+        call.check(["gradients.queries", "gradients.documents", "gradients.weights"], &to)?;
+        call.add_slices(to)
     }
 
     /// As [`Device::backward_into`], of one side or both, in memory of the caller: adds to what
-    /// the slices hold, `[rows, dim]` of the queries' and of the documents' matrix. The gradient
-    /// of a side that is `None` is not computed, and of none but those of
+    /// the slices hold, `[rows, dim]` of the queries' and of the documents' matrix, and one per row
+    /// for the queries' weights, which comes with the queries' gradient alone. The gradient of a
+    /// side that is `None` is not computed, and of none but those of
     /// [`BackwardOptions::sides`](field@BackwardOptions::sides).
     ///
     /// ```
@@ -193,22 +266,38 @@ impl Device {
     ///
     /// # Errors
     /// The errors of [`Device::backward_into`].
-    pub fn backward_sides<'a, T: Element, D: GradientSource<T>>(
+    pub fn backward_sides<'a, 'g, T: Element, D: GradientSource<T>>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
         documents: impl Into<TokensRef<'a, D>>,
         scores: WithGrad<'_, TrainingScores, [f32]>,
         options: &BackwardOptions,
-        sides: [Option<&mut [f32]>; 2],
+        to: impl Into<GradientSlices<'g>>,
     ) -> Result<()> {
-        let (queries, documents) = (queries.into(), documents.into());
+        let (queries, documents, to) = (queries.into(), documents.into(), to.into());
         let mut call = Call::new(self, queries, documents, scores, options)?;
-        call.check_sides(["queries' gradient", "documents' gradient"], &sides)?;
-        for (wanted, side) in call.wanted.iter_mut().zip(&sides) {
+        call.check(["queries' gradient", "documents' gradient", "weights' gradient"], &to)?;
+        for (wanted, side) in call.wanted.iter_mut().zip(&to.sides) {
             *wanted &= side.is_some();
         }
-        call.add_to(sides.map(Option::unwrap_or_default))
+        call.add_slices(to)
     }
+}
+
+/// The gradients of queries, documents and weights at these addresses, as a device writes them.
+pub(super) fn matrices(
+    addresses: [u64; 3],
+    element: ElementType,
+    rows: [usize; 3],
+    dim: usize,
+) -> [GradientMatrix; 3] {
+    let weights = GradientMatrix { address: 0, element: ElementType::F32, rows: 0, dim: 1 };
+    let side = GradientMatrix { element, dim, ..weights };
+    let mut matrices = [side, side, weights];
+    for ((matrix, address), rows) in matrices.iter_mut().zip(addresses).zip(rows) {
+        (matrix.address, matrix.rows) = (address, rows);
+    }
+    matrices
 }
 
 /// Checks that a side's gradient is as long as its token matrix.
@@ -271,46 +360,50 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
     }
 
     /// Rows of the gradients of some sides.
-    fn rows(&self, [of_queries, of_documents]: [bool; 2]) -> [usize; 2] {
-        let [queries, documents] = [self.problem.queries(), self.problem.documents()];
-        [
-            if of_queries { queries.rows() } else { 0 },
-            if of_documents { documents.rows() } else { 0 },
-        ]
+    fn rows(&self, wanted: [bool; 2]) -> [usize; 3] {
+        rows_of([self.problem.queries(), self.problem.documents()], wanted)
     }
 
     /// Checks that the gradients that there is room for are as long as the token matrices.
-    fn check_sides(
-        &self,
-        arguments: [&'static str; 2],
-        sides: &[Option<&mut [f32]>; 2],
-    ) -> Result<()> {
+    fn check(&self, arguments: [&'static str; 3], to: &GradientSlices<'_>) -> Result<()> {
         let layouts = [self.problem.queries(), self.problem.documents()];
-        for ((argument, layout), side) in arguments.into_iter().zip(layouts).zip(sides) {
+        for ((argument, layout), side) in arguments.into_iter().zip(layouts).zip(&to.sides) {
             if let Some(side) = side {
                 check_side(argument, layout, side)?;
             }
         }
-        Ok(())
+        let [of_queries, ..] = &to.sides;
+        let Some(weights) = &to.weights else { return Ok(()) };
+        let [_, _, n_weights] = self.rows([of_queries.is_some(), false]);
+        let meaning = "one per row of queries with weights and a gradient";
+        check_len(arguments[2], n_weights, meaning, weights.len())
+    }
+
+    /// As [`Call::add_to`], of what there is room for.
+    fn add_slices(&self, to: GradientSlices<'_>) -> Result<()> {
+        let [queries, documents] = to.sides.map(Option::unwrap_or_default);
+        self.add_to([queries, documents, to.weights.unwrap_or_default()])
     }
 
     /// Adds the gradients of the sides that are wanted, which have room.
-    fn add_to(&self, gradients: [&mut [f32]; 2]) -> Result<()> {
-        let [of_queries, of_documents] = gradients;
+    fn add_to(&self, gradients: [&mut [f32]; 3]) -> Result<()> {
+        let [of_queries, of_documents, of_weights] = gradients;
         let [queries, documents] = self.wanted;
         let gradients = [
             if queries { of_queries } else { &mut [][..] },
             if documents { of_documents } else { &mut [][..] },
+            if queries { of_weights } else { &mut [][..] },
         ];
         match self.device.as_cuda() {
             Some(cuda) if self.is_atomic => {
                 // It finds both in one pass.
                 let rows = [queries, documents].map(|is_wanted| !is_wanted);
                 let mut spare = Gradients::of_rows(self.rows(rows), self.problem.dim())?;
-                let [of_queries, of_documents] = gradients;
+                let [of_queries, of_documents, of_weights] = gradients;
                 let gradients = [
                     if queries { of_queries } else { &mut spare.queries },
                     if documents { of_documents } else { &mut spare.documents },
+                    of_weights,
                 ];
                 self.add_on(cuda, gradients, [true; 2])
             }
@@ -320,7 +413,7 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
     }
 
     /// As [`Call::add_to`], on the CPU; a side without room is left out.
-    fn add_on_cpu(&self, gradients: [&mut [f32]; 2]) -> Result<()> {
+    fn add_on_cpu(&self, gradients: [&mut [f32]; 3]) -> Result<()> {
         let (queries, documents) = (self.queries.host_matrix()?, self.documents.host_matrix()?);
         let found_again = self
             .finds_winners_again
@@ -342,10 +435,11 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
     fn add_on(
         &self,
         cuda: &Arc<CudaDevice>,
-        gradients: [&mut [f32]; 2],
+        gradients: [&mut [f32]; 3],
         sides: [bool; 2],
     ) -> Result<()> {
         let (device, problem) = (self.device, &self.problem);
+        check_weights(problem)?;
         let options = ScoreOptions { token_scores: false, ..self.scores.options.clone() };
         let shape = OutputShape::new(problem, &options);
         let element = ElementType::F32;
@@ -370,13 +464,13 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             None => CudaBackward::new(cuda, problem, T::TYPE, kind, &shape)?,
         };
         let outputs = self.scores.outputs_on(cuda, &shape)?;
-        let dim = problem.dim();
-        let matrices =
-            self.rows(sides).map(|rows| GradientMatrix { address: 0, element, rows, dim });
-        let on_device = CudaGradients::zeros(cuda, matrices)?;
-        let [of_queries, of_documents] = gradients;
+        let [of_queries, of_documents, of_weights] = gradients;
+        let [queries, documents, _] = self.rows(sides);
+        let rows = [queries, documents, of_weights.len()];
+        let on_device = CudaGradients::zeros(cuda, matrices([0; 3], element, rows, problem.dim()))?;
         on_device.write(0, of_queries)?;
         on_device.write(1, of_documents)?;
+        on_device.write(2, of_weights)?;
         let grad_scores = CudaGradScores::upload(cuda, self.grad_scores)?;
         let (mut own_queries, mut own_documents) = (None, None);
         let call = BackwardCall {
@@ -388,6 +482,6 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             adds: true,
         };
         cuda.on_idle_stream(|stream| work.enqueue(stream, &call))?;
-        on_device.read([of_queries, of_documents])
+        on_device.read([of_queries, of_documents, of_weights])
     }
 }

@@ -138,8 +138,8 @@ impl PreparedBackward {
 
 /// A call of the CPU engine with everything that it uses.
 struct CpuBackward<T: Element, D: Format> {
-    /// Rows of both gradients.
-    rows: [usize; 2],
+    /// Rows of both gradients, and of the weights'.
+    rows: [usize; 3],
     layouts: [Arc<TokenLayout>; 2],
     queries: Arc<HostTokens<T>>,
     documents: Arc<HostTokens<D>>,
@@ -172,7 +172,6 @@ impl<T: Element, D: Format> CpuCall for CpuBackward<T, D> {
                 true => held.copied()?,
                 false => Gradients::of_rows(self.rows, queries_dim)?,
             };
-            let sides = [&mut sums.queries[..], &mut sums.documents[..]];
             let normalize = self.options.normalize;
             cpu::add_gradients(
                 &problem,
@@ -180,7 +179,7 @@ impl<T: Element, D: Format> CpuCall for CpuBackward<T, D> {
                 documents,
                 winners,
                 &grad_scores,
-                sides,
+                sums.parts(),
                 normalize,
             )?;
             if self.gradient != ElementType::F32 {

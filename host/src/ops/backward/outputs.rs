@@ -47,8 +47,8 @@ pub struct DeviceGradScores {
 pub struct DeviceGradients {
     pub(super) device: Device,
     pub(super) element: ElementType,
-    /// Rows of queries and documents.
-    pub(super) rows: [usize; 2],
+    /// Rows of queries and documents, and weights of queries.
+    pub(super) rows: [usize; 3],
     pub(super) dim: usize,
     pub(super) inner: On<Arc<Swap<Gradients>>, Arc<CudaGradients>>,
 }
@@ -93,7 +93,7 @@ impl PreparedBackward {
             }
             On::Cuda(_) => {
                 let device = self.device.cuda_device("work for a CUDA device")?;
-                let zeros = CudaGradients::zeros(device, self.matrices([0; 2]))?;
+                let zeros = CudaGradients::zeros(device, self.matrices([0; 3]))?;
                 On::Cuda(Arc::new(zeros))
             }
         };
@@ -181,10 +181,8 @@ impl DeviceGradients {
         match &self.inner {
             On::Cpu(gradients) => Ok(Arc::unwrap_or_clone(gradients.get())),
             On::Cuda(gradients) => {
-                let room = |rows: usize| filled((rows * self.dim) as u64, 0.0);
-                let [queries, documents] = self.rows;
-                let mut read = Gradients { queries: room(queries)?, documents: room(documents)? };
-                gradients.read([&mut read.queries, &mut read.documents])?;
+                let mut read = Gradients::of_rows(self.rows, self.dim)?;
+                gradients.read(read.parts())?;
                 Ok(read)
             }
         }

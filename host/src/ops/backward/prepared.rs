@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::BackwardOptions;
+use super::blocking::{matrices, rows_of};
 use super::{BackwardStrategy, GradientSides};
 use crate::cuda::CudaBackward;
 use crate::device::Device;
@@ -314,24 +315,15 @@ impl PreparedBackward {
         self.gradient
     }
 
-    /// Rows of the queries' and of the documents' gradient: none of a side that has none.
-    pub(super) fn rows(&self) -> [usize; 2] {
-        let [queries, documents] = self.sides;
-        let Provenance { queries: of_queries, documents: of_documents, .. } = &self.provenance;
-        [
-            if queries { of_queries.rows() } else { 0 },
-            if documents { of_documents.rows() } else { 0 },
-        ]
+    /// Rows of the queries' and of the documents' gradient, and of that of the weights: none of a
+    /// side that has none.
+    pub(super) fn rows(&self) -> [usize; 3] {
+        let Provenance { queries, documents, .. } = &self.provenance;
+        rows_of([queries, documents], self.sides)
     }
 
-    pub(crate) fn matrices(&self, [queries, documents]: [u64; 2]) -> [GradientMatrix; 2] {
-        let (element, dim) = (self.gradient, self.provenance.queries.dim());
-        let [of_queries, of_documents] = self.rows();
-        [(queries, of_queries), (documents, of_documents)].map(|(address, rows)| GradientMatrix {
-            address,
-            element,
-            rows,
-            dim,
-        })
+    /// The gradients of queries, documents and weights at these addresses.
+    pub(crate) fn matrices(&self, addresses: [u64; 3]) -> [GradientMatrix; 3] {
+        matrices(addresses, self.gradient, self.rows(), self.provenance.queries.dim())
     }
 }

@@ -31,9 +31,10 @@ impl<'a, T: Element> SearchTokens<'a, T, T> {
     /// Searches tokens as they are, as queries of affine documents.
     ///
     /// # Errors
-    /// [`Error::HostMemory`].
+    /// [`Error::HostMemory`]; [`Error::Unsupported`] where tokens have weights.
     pub fn plain(tokens: impl Into<TokensRef<'a, T>>) -> Result<SearchTokens<'a, T, T>> {
         let tokens = tokens.into();
+        check_unweighted(tokens.layout())?;
         let mut own = None;
         let terms = ErrorTerms::new(on_host(&tokens, &mut own)?);
         Ok(SearchTokens {
@@ -52,13 +53,14 @@ impl<'a, T: Element, F: Quantized> SearchTokens<'a, T, F> {
     ///
     /// # Errors
     /// [`Error::Shape`] where items have other lengths, another dim or another mask.
-    /// [`Error::HostMemory`].
+    /// [`Error::Unsupported`] where tokens have weights. [`Error::HostMemory`].
     pub fn measured(
         tokens: impl Into<TokensRef<'a, T>>,
         codes: impl Into<TokensRef<'a, F>>,
     ) -> Result<SearchTokens<'a, T, F>> {
         let (tokens, codes) = (tokens.into(), codes.into());
         check_same_tokens("codes", tokens.layout(), codes.layout())?;
+        check_unweighted(tokens.layout())?;
         let (mut own_tokens, mut own_codes) = (None, None);
         let host_codes = on_host(&codes, &mut own_codes)?;
         let terms = ErrorTerms::measured(host_codes, on_host(&tokens, &mut own_tokens)?)?;
@@ -74,7 +76,7 @@ impl<'a, T: Element, F: Format> SearchTokens<'a, T, F> {
     ///
     /// # Errors
     /// [`Error::Shape`] where items have other lengths, another dim or another mask, or terms are
-    /// of other items or another format.
+    /// of other items or another format; [`Error::Unsupported`] where tokens have weights.
     pub fn assumed(
         tokens: impl Into<TokensRef<'a, T>>,
         codes: impl Into<TokensRef<'a, F>>,
@@ -112,9 +114,16 @@ impl<'a, T: Element, F: Format> SearchTokens<'a, T, F> {
     ) -> Result<SearchTokens<'a, T, F>> {
         let (tokens, codes) = (tokens.into(), codes.into());
         check_same_tokens("codes", tokens.layout(), codes.layout())?;
+        check_unweighted(tokens.layout())?;
         terms.check("terms", codes.layout(), F::FORMAT)?;
         Ok(SearchTokens { tokens, codes, terms: Cow::Borrowed(terms), is_known: true })
     }
+}
+
+/// Refuses tokens whose scores no bound is of.
+pub(super) fn check_unweighted(layout: &TokenLayout) -> Result<()> {
+    let why = "bounds of what codes are off by are those of unweighted sums; score all documents";
+    layout.check_unweighted("of tokens that a search compares by bounds", why)
 }
 
 /// Whether no other code can write to tokens.

@@ -1,6 +1,7 @@
 //! Bounds of the scores of pairs, from the terms of both sides.
 
 use super::bounds::{Columns, ErrorTerms, Terms};
+use super::compressed::check_unweighted;
 use super::scanned::scores_where;
 use crate::error::Result;
 use crate::problem::Problem;
@@ -93,6 +94,7 @@ impl<'a> PairBounds<'a> {
 
     /// The bound of every score of a pairing, in its order.
     fn all(&self, pairing: &Pairing) -> Result<Vec<f32>> {
+        check_unweighted(&self.queries.layout)?;
         let problem = Problem::new(&self.queries.layout, &self.documents.layout, pairing)?;
         let mut bounds = filled(problem.shape().n_scores() as u64, 0.0)?;
         bounds.iter_mut().enumerate().for_each(|(p, place)| {

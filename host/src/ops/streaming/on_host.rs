@@ -28,7 +28,7 @@ pub(super) struct Queries<'a, Q: Format> {
 
 enum Group<'a, Q: Format> {
     All(TokensRef<'a, Q>),
-    Some(Tokens<'a, Q>),
+    Some(Box<Tokens<'a, Q>>),
 }
 
 impl<'a, Q: Format> Queries<'a, Q> {
@@ -42,7 +42,7 @@ impl<'a, Q: Format> Queries<'a, Q> {
         let groups = match (queries, groups(queries.layout(), documents)) {
             (TokensRef::Host(tokens), groups) if groups.len() > 1 => groups
                 .into_iter()
-                .map(|group| Ok((group.clone(), Group::Some(tokens.items(group)?))))
+                .map(|group| Ok((group.clone(), Group::Some(tokens.items(group)?.into()))))
                 .collect::<Result<_>>()?,
             _ => vec![(0..queries.layout().n_items(), Group::All(queries))],
         };

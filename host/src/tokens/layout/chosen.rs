@@ -12,9 +12,9 @@ impl TokenLayout {
         let segments = items.clone().map(|item| self.segments[item as usize]).collect();
         let has_tokens: Vec<bool> = items.map(|item| self.has_tokens[item as usize]).collect();
         let has_empty_items = self.unread_mask || has_tokens.iter().any(|&has| !has);
-        let (masked, unread_mask) = (self.masked, self.unread_mask);
+        let TokenLayout { masked, unread_mask, weighted, .. } = *self;
         let layout = TokenLayout::new(LayoutKind::Scattered, self.rows, self.dim, segments);
-        TokenLayout { masked, unread_mask, has_tokens, has_empty_items, ..layout }
+        TokenLayout { masked, unread_mask, weighted, has_tokens, has_empty_items, ..layout }
     }
 }
 

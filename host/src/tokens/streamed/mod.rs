@@ -256,7 +256,7 @@ impl<'a, F: Format> Streamed<'a, F> {
         self.check_scales(rows.clone())?;
         let scales = self.scales.as_ref().map(|scales| scales.of_rows(rows.clone()));
         let mask = self.mask.map(|mask| &mask[rows]);
-        Tokens::assemble(data, scales, layout, mask)
+        Tokens::assemble(data, scales, layout, (mask, None))
     }
 }
 

@@ -306,6 +306,7 @@ fn atomic_sums_are_close_to_the_owners() {
                         let rounded = Gradients {
                             queries: expected.queries.iter().map(|&x| through_f16(x)).collect(),
                             documents: expected.documents.iter().map(|&x| through_f16(x)).collect(),
+                            ..Gradients::default()
                         };
                         let distances = relative_distances(&rounded, &found);
                         // Now and then a sum is rounded to the next number.
