@@ -60,6 +60,10 @@ macro_rules! run {
     (maxsim_loss_mean) => { crate::loss::mean::mean };
 
     (maxsim_top_k) => { crate::top_k::top_k };
+    (maxsim_top_k_short) => { crate::top_k::short::top_k_short };
+    (maxsim_top_k_largest) => { crate::top_k::groups::largest };
+    (maxsim_top_k_bound) => { crate::top_k::groups::bound };
+    (maxsim_top_k_gather) => { crate::top_k::groups::gather };
 
     (maxsim_rescore_f16) => { crate::rescore::rescore::<row::F16> };
     (maxsim_rescore_bf16) => { crate::rescore::rescore::<row::Bf16> };

@@ -87,6 +87,35 @@ pub unsafe fn fetch_add_shared_if(address: u32, value: u32, condition: u32) -> u
     before
 }
 
+/// Adds to four bytes of global memory where `condition` is not 0; the value before, or 0. Other
+/// blocks may do so too.
+///
+/// # Safety
+/// Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4, and only be
+/// accessed this way by others.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn fetch_add_if(address: u64, value: u32, condition: u32) -> u32 {
+    let before;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {3}, 0;",
+            "mov.b32 {0}, 0;",
+            "@p atom.global.add.u32 {0}, [{1}], {2};",
+            "}}",
+            out(reg32) before,
+            in(reg64) address,
+            in(reg32) value,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+    before
+}
+
 /// Adds to eight bytes of global memory. Other blocks may do so too.
 ///
 /// # Safety

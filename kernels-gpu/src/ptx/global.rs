@@ -236,6 +236,57 @@ pub unsafe fn read_f32x8_apart<const STEP: usize>(address: u64) -> [f32; 8] {
     [a, b, c, d, e, f, g, h]
 }
 
+/// Eight numbers of global memory written by an earlier kernel, of which there are the first `n`;
+/// −∞ for the others. They are loaded together, as in [`read_f32x8_apart`].
+///
+/// # Safety
+/// The addresses of those that there are must be readable for 4 bytes and aligned to 4.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn read_f32x8_of(addresses: [u64; 8], n: u32) -> [f32; 8] {
+    let (a, b, c, d, e, f, g, h);
+    macro_rules! load {
+        ($($i:literal)*) => {
+            asm!(
+                "{{",
+                ".reg .pred p<8>;",
+                $(concat!("setp.gt.u32 p", $i, ", {16}, ", $i, ";"),)*
+                $(concat!("mov.b32 {", $i, "}, 0xFF800000;"),)*
+                "@p0 ld.global.f32 {0}, [{8}];",
+                "@p1 ld.global.f32 {1}, [{9}];",
+                "@p2 ld.global.f32 {2}, [{10}];",
+                "@p3 ld.global.f32 {3}, [{11}];",
+                "@p4 ld.global.f32 {4}, [{12}];",
+                "@p5 ld.global.f32 {5}, [{13}];",
+                "@p6 ld.global.f32 {6}, [{14}];",
+                "@p7 ld.global.f32 {7}, [{15}];",
+                "}}",
+                out(reg32) a,
+                out(reg32) b,
+                out(reg32) c,
+                out(reg32) d,
+                out(reg32) e,
+                out(reg32) f,
+                out(reg32) g,
+                out(reg32) h,
+                in(reg64) addresses[0],
+                in(reg64) addresses[1],
+                in(reg64) addresses[2],
+                in(reg64) addresses[3],
+                in(reg64) addresses[4],
+                in(reg64) addresses[5],
+                in(reg64) addresses[6],
+                in(reg64) addresses[7],
+                in(reg32) n,
+                options(nostack),
+            )
+        };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { load!(0 1 2 3 4 5 6 7) };
+    [a, b, c, d, e, f, g, h]
+}
+
 vector_loads! { reg64 u64, (readonly, nostack);
     /// Sixteen bytes of global memory that this thread may write too.
     ///

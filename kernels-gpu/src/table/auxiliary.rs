@@ -244,6 +244,25 @@ macro_rules! auxiliary_kernels {
     TOP_K(top_k::TopKParams): TopK, top_k::THREADS, top_k::SHARED_BYTES => {
         Sm80  -    maxsim_top_k 2;
     }
+    /// The same of short rows of plain scores, which stay in registers. 64 registers.
+    TOP_K_SHORT(top_k::TopKParams): TopK, top_k::SHORT_THREADS, top_k::SHORT_SHARED_BYTES => {
+        Sm80  -    maxsim_top_k_short 1;
+    }
+    /// Finds the largest scores of the groups of long rows. Up to 42 registers: three CTAs are all
+    /// threads that some targets have.
+    TOP_K_LARGEST(top_k::groups::TopKGroupsParams): TopK, top_k::groups::GROUP_THREADS,
+        top_k::groups::LARGEST_SHARED_BYTES => {
+        Sm80  -    maxsim_top_k_largest 3;
+    }
+    /// Finds the bound that the best of long rows reach. Up to 39 registers.
+    TOP_K_BOUND(top_k::groups::TopKGroupsParams): TopK, top_k::groups::GROUP_THREADS,
+        top_k::SHORT_SHARED_BYTES => {
+        Sm80  -    maxsim_top_k_bound 2;
+    }
+    /// Gathers the keys of scores that reach it. Up to 42 registers.
+    TOP_K_GATHER(top_k::groups::TopKGroupsParams): TopK, top_k::groups::GROUP_THREADS, 0 => {
+        Sm80  -    maxsim_top_k_gather 3;
+    }
 
     /// Scores winners again, in full precision. 80 registers.
     RESCORE(rescore::RescoreParams): Rescore, rescore::THREADS, rescore::SHARED_BYTES => {

@@ -17,6 +17,8 @@ pub struct Entries {
     document: u32,
     /// Entries of the chunk.
     n: u32,
+    /// Address of the first key, where entries are keys.
+    keys: u64,
 }
 
 /// Entries that lie one behind the other.
@@ -90,12 +92,12 @@ impl Source {
 }
 
 impl Entries {
-    /// Those of this block.
+    /// Those of this block; none where the row's best were found, and this is not what ends it.
     ///
     /// # Safety
     /// `params` must describe memory as [`TopKParams`] says.
     #[inline(always)]
-    pub unsafe fn of_block(params: &TopKParams) -> Entries {
+    pub unsafe fn of_block(params: &TopKParams) -> Option<Entries> {
         // SAFETY: the host launches a block per chunk, and of none no block.
         unsafe { assert_unchecked(params.n_chunks != 0) };
         let (row, chunk) = (block_idx_x() / params.n_chunks, block_idx_x() % params.n_chunks);
@@ -112,7 +114,20 @@ impl Entries {
         let left = len.saturating_sub(first);
         let n = if left < params.chunk_len { left } else { params.chunk_len };
         let document = params.first_document + row * params.row_documents + first;
-        Entries { start: start + u64::from(first), document, n }
+        let start = start + u64::from(first);
+        let mut entries = Entries { start, document, n, keys: params.keys + start * 8 };
+        if params.found != 0 {
+            // SAFETY: two words per row.
+            let n_found = unsafe { read_u32(params.found + u64::from(row) * 8) };
+            if n_found <= params.room {
+                if params.n_chunks != 1 {
+                    return None;
+                }
+                entries.n = n_found;
+                entries.keys = params.found_keys + u64::from(row) * u64::from(params.room) * 8;
+            }
+        }
+        Some(entries)
     }
 
     /// The row.
@@ -128,10 +143,7 @@ impl Entries {
     fn own(&self, params: &TopKParams) -> Source {
         let (n, is_own) = (self.n, 1);
         match (params.scores, params.positions) {
-            (0, _) => {
-                let address = params.keys + self.start * 8 + 4;
-                Source { address, pitch: 8, n, are_scores: 0, is_own }
-            }
+            (0, _) => Source { address: self.keys + 4, pitch: 8, n, are_scores: 0, is_own },
             (scores, 0) => {
                 Source { address: scores + self.start * 4, pitch: 4, n, are_scores: 1, is_own }
             }

@@ -169,6 +169,24 @@ pub fn largest(scores: [f32; 8]) -> f32 {
     most
 }
 
+/// The sum of the values of the lanes up to this one.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[inline(always)]
+pub unsafe fn sum_up_to_lane(value: u32) -> u32 {
+    let mut sum = value;
+    // SAFETY: the caller's promise.
+    unsafe {
+        sum += shuffle_up_or_zero(sum, 1);
+        sum += shuffle_up_or_zero(sum, 2);
+        sum += shuffle_up_or_zero(sum, 4);
+        sum += shuffle_up_or_zero(sum, 8);
+        sum += shuffle_up_or_zero(sum, 16);
+    }
+    sum
+}
+
 /// Bins of a thread.
 const OWN_BINS: u32 = BINS / THREADS as u32;
 
@@ -189,12 +207,7 @@ pub unsafe fn bin(wanted: u32) -> [u32; 3] {
         let address = shared + KEYS_OFFSET + (last + 1 - OWN_BINS) * 4;
         let own = load_shared_u32x4(address);
         let sum = own[0] + own[1] + own[2] + own[3];
-        let mut up_to = sum;
-        up_to += shuffle_up_or_zero(up_to, 1);
-        up_to += shuffle_up_or_zero(up_to, 2);
-        up_to += shuffle_up_or_zero(up_to, 4);
-        up_to += shuffle_up_or_zero(up_to, 8);
-        up_to += shuffle_up_or_zero(up_to, 16);
+        let mut up_to = sum_up_to_lane(sum);
         if lane == 31 {
             store_shared_u32(sums + thread / 32 * 4, up_to);
         }

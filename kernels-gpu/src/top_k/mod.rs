@@ -18,12 +18,18 @@
 //! are loaded eight at a time and taken as numbers, and words and ids are made of the few that are
 //! gathered. All others take a loop whose code is there once.
 //!
+//! Rows of plain scores have ways of their own, which end here where they find no bound: short
+//! ones with few k stay in registers (`short`), and of long ones the groups are searched first
+//! (`groups`).
+//!
 //! Shared memory: what warps found, then the histogram, later the keys in its place: 9 KB for k up
 //! to 512, 65 KB for 4096. Loss: one CTA waits for its own steps.
 
 mod entries;
 mod find;
+pub mod groups;
 mod search;
+pub mod short;
 mod sort;
 
 use crate::abi::params::top_k::{
@@ -52,7 +58,7 @@ use search::{All, Search, Step};
 pub unsafe fn top_k(params: &TopKParams) {
     // SAFETY: the caller's promise; all threads take every step together.
     unsafe {
-        let entries = Entries::of_block(params);
+        let Some(entries) = Entries::of_block(params) else { return };
         let (most, survey) = survey(params, &entries);
         if thread_idx_x() == 0 {
             count(params, entries.row(params), &survey);
@@ -66,7 +72,7 @@ pub unsafe fn top_k(params: &TopKParams) {
         // No key has place 0.
         #[expect(clippy::while_immutable_condition, reason = "of none there is nothing to do")]
         while all.wanted > 0 {
-            clear(&search);
+            clear(!search.gathers());
             pass(params, &entries, &search, most);
             sync_threads();
             if search.gathers() {
@@ -116,7 +122,7 @@ unsafe fn survey(params: &TopKParams, entries: &Entries) -> (u32, Survey) {
 /// # Safety
 /// All threads of the block must call it together.
 #[inline(always)]
-unsafe fn clear(search: &Search) {
+unsafe fn clear(clears_bins: bool) {
     // SAFETY: the block has the counters and the bins.
     unsafe {
         // What was found by the step before has been read.
@@ -124,7 +130,7 @@ unsafe fn clear(search: &Search) {
         if thread_idx_x() == 0 {
             store_shared_u32x4(dynamic_shared() + FOUND_OFFSET, [0; 4]);
         }
-        if !search.gathers() {
+        if clears_bins {
             let mut bin = thread_idx_x();
             while bin < BINS {
                 store_shared_u32(dynamic_shared() + KEYS_OFFSET + bin * 4, 0);
@@ -145,7 +151,7 @@ unsafe fn pass(params: &TopKParams, entries: &Entries, search: &Search, most: u3
     // SAFETY: the caller's promise; whole warps come here.
     unsafe {
         if step == Step::BoundOfThreads {
-            tally(search, most, most != NO_WORD);
+            tally(search.range, most, most != NO_WORD);
             return;
         }
         let start = match entries.are_plain(params) {
@@ -161,7 +167,7 @@ unsafe fn pass(params: &TopKParams, entries: &Entries, search: &Search, most: u3
                 }
                 Step::Narrow => narrow(params, entries, search, word, &place),
                 _ if is_last => {
-                    tally(search, most, most != NO_WORD);
+                    tally(search.range, most, most != NO_WORD);
                     most = NO_WORD;
                 }
                 _ => {}
@@ -181,7 +187,7 @@ unsafe fn pass_plain(params: &TopKParams, entries: &Entries, search: &Search) ->
     unsafe {
         match search.step {
             Step::BoundOfGroups => entries.each_eight(params, |scores, _| {
-                tally(search, word(largest(scores), false), true);
+                tally(search.range, word(largest(scores), false), true);
             }),
             _ if search.gathers() && search.least_word() >= NUMBER_MIN => {
                 let bound = bound(search.least_word());
@@ -243,9 +249,8 @@ unsafe fn count(params: &TopKParams, row: u32, survey: &Survey) {
 /// # Safety
 /// Whole warps, of a block that has the bins.
 #[inline(always)]
-unsafe fn tally(search: &Search, word: u32, is_counted: bool) {
+unsafe fn tally(range: WordRange, word: u32, is_counted: bool) {
     let bins = dynamic_shared() + KEYS_OFFSET;
-    let range = search.range;
     let is_inside = is_counted & range.contains(word);
     let bin = if is_inside { word.wrapping_sub(range.low) >> range.shift() } else { BINS };
     // SAFETY: the caller's promise.
@@ -278,7 +283,7 @@ unsafe fn narrow(
             true => entries.lower_word(params, place),
             false => word,
         };
-        tally(search, word, is_counted);
+        tally(search.range, word, is_counted);
     }
 }
 

@@ -93,7 +93,8 @@ fn selections_of_candidates_and_of_ragged_lists() {
     });
 }
 
-/// Rows of several chunks and of several levels of selections, and many rows.
+/// Rows that stay in registers, just and just not; of several chunks and of several levels of
+/// selections, whose groups are searched first or are too few; and many rows, in several rounds.
 #[test]
 fn long_rows_and_many() {
     Suite::run_gpu("gpu_top_k_long", |suite| {
@@ -102,10 +103,16 @@ fn long_rows_and_many() {
         let mut shapes = vec![
             (1, 1_000_000, 100),
             (1, 1_000_000, 4096),
+            (3, 20_000, 100),
+            (2, 32_768, 256),
+            (2, 32_769, 256),
+            (2, 32_767, 257),
             (32, 50_000, 100),
             (8, 65_537, 1),
+            (3, 300_000, 1000),
             (3, 200_001, 4096),
             (700, 70_000, 4096),
+            (700, 70_000, 100),
             (1, 20_000_000, 4096),
             (1, 20_000_000, 10),
             (2, 300_000, 0),

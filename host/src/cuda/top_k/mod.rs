@@ -1,5 +1,6 @@
 //! The best k of each row of scores on a device: the launches that select them, and the keys.
 
+mod groups;
 mod levels;
 mod read;
 
@@ -7,9 +8,12 @@ use std::ptr;
 use std::sync::Arc;
 
 use cust::sys::CUstream;
-use maxsim_kernels::abi::params::top_k::{KEY_BYTES, TopKParams, capacity, shared_bytes};
-use maxsim_kernels::table::auxiliary::TOP_K;
+use maxsim_kernels::abi::params::top_k::{
+    KEY_BYTES, SHORT_K_MAX, SHORT_ROW_MAX, TopKParams, capacity, shared_bytes,
+};
+use maxsim_kernels::table::auxiliary::{TOP_K, TOP_K_SHORT};
 
+use self::groups::Groups;
 use self::levels::{Level, Levels};
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
@@ -34,6 +38,10 @@ const RESERVED_BYTES: u64 = (N_RESERVED * 4).next_multiple_of(256);
 pub(crate) struct CudaTopKWork {
     device: Arc<CudaDevice>,
     kernel: Kernel<TopKParams>,
+    /// The kernel of short rows, where they are.
+    short: Option<Kernel<TopKParams>>,
+    /// The search of long rows in groups, where there is one.
+    groups: Option<Groups>,
     n_rows: usize,
     k: usize,
     row_documents: usize,
@@ -61,14 +69,22 @@ impl CudaTopKWork {
             bytes(listed.and_then(|listed| listed.positions.as_ref())),
             bytes(rows.empty.as_ref()),
         ];
+        // Each score is that of a document with tokens, in order.
+        let is_plain = lists.iter().all(|list| list.is_empty()) && items.is_none();
+        let levels = Levels::new(rows.n_rows, rows.row_len, k, is_plain);
+        let is_short = is_plain
+            && (1..=SHORT_K_MAX as usize).contains(&k)
+            && rows.row_len <= SHORT_ROW_MAX as usize;
         let (memory, lists) = upload_lists(device, lists)?;
         Ok(CudaTopKWork {
             device: device.clone(),
             kernel: device.kernel(TOP_K)?,
+            short: is_short.then(|| device.kernel(TOP_K_SHORT)).transpose()?,
+            groups: (levels.n_groups != 0).then(|| Groups::new(device)).transpose()?,
             n_rows: rows.n_rows,
             k,
             row_documents: rows.row_documents,
-            levels: Levels::new(rows.n_rows, rows.row_len, k),
+            levels,
             lists,
             _lists: memory,
             items: items.cloned(),
@@ -78,8 +94,8 @@ impl CudaTopKWork {
     /// Bytes of workspace that the work needs.
     pub(crate) fn workspace_bytes(&self) -> u64 {
         match self.levels.between_bytes(self.k) {
-            [0, 0] => 0,
-            [a, b] => RESERVED_BYTES + a + b,
+            [0, 0, 0] => 0,
+            [a, b, c] => RESERVED_BYTES + a + b + c,
         }
     }
 
@@ -155,15 +171,31 @@ impl CudaTopKWork {
     ) -> Result<()> {
         let result = best.keys + (first_row * self.k) as u64 * KEY_BYTES;
         let areas = {
+            let [a, b, _] = self.levels.between_bytes(self.k);
             let start = workspace + RESERVED_BYTES;
-            [start, start + self.levels.between_bytes(self.k)[0]]
+            [start, start + a, start + a + b]
         };
+        let mut found = of_keys(self.k);
+        if let Some(groups) = &self.groups {
+            let params = self.of_scores(first_row, outputs, best, call);
+            let areas = [areas[2], areas[0]];
+            // SAFETY: the caller's promise; the areas are as large as the levels say.
+            found =
+                unsafe { groups.enqueue(entered, stream, n_rows, &self.levels, areas, &params)? };
+        }
         let mut keys = 0;
         for (i, &level) in self.levels.levels.iter().enumerate() {
             let mut params = match i {
                 0 => self.of_scores(first_row, outputs, best, call),
                 _ => TopKParams { keys, ..self.of_keys() },
             };
+            params.found = found.found;
+            params.found_keys = found.found_keys;
+            params.room = found.room;
+            if self.groups.is_some() {
+                // The search has counted.
+                params.counts = 0;
+            }
             let is_last = level.n_chunks == 1;
             // Scores that are in several chunks are counted by several CTAs.
             params.adds_counts = u32::from(call.adds || !is_last);
@@ -175,8 +207,10 @@ impl CudaTopKWork {
                 n_chunks: level.n_chunks,
                 ..params
             };
+            let short = self.short.as_ref().filter(|_| !call.adds);
+            let kernel = short.unwrap_or(&self.kernel);
             // SAFETY: the caller's promise; keys between levels have their area.
-            unsafe { launch(entered, stream, &self.kernel, level, n_rows, &params)? };
+            unsafe { launch(entered, stream, kernel, level, n_rows, &params)? };
             keys = params.out;
         }
         Ok(())
@@ -251,7 +285,9 @@ fn of_keys(k: usize) -> TopKParams {
         item_len: 0,
         reads_items: 0,
         adds_counts: 0,
-        reserved: 0,
+        found: 0,
+        found_keys: 0,
+        room: 0,
     }
 }
 

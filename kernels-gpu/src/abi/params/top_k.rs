@@ -11,6 +11,8 @@
 //!
 //! The key 0 is none. Keys of two selections are merged by selecting among both.
 
+pub mod groups;
+
 /// Threads per CTA.
 pub const THREADS: usize = 512;
 
@@ -35,6 +37,15 @@ const CAPACITY_MIN: u32 = 512;
 /// in any order, hardly more reach the k-th of 512 such: 111 for k = 100, 355 for this k.
 pub const K_OF_THREADS: u32 = 256;
 
+/// Threads per CTA that has a short row, and keeps its scores in registers.
+pub const SHORT_THREADS: usize = 1024;
+
+/// Most scores of such a row.
+pub const SHORT_ROW_MAX: u32 = SHORT_THREADS as u32 * 32;
+
+/// Largest k of such a row.
+pub const SHORT_K_MAX: u32 = K_OF_THREADS;
+
 /// Bytes of a warp's place in shared memory.
 pub const SLOT_BYTES: u32 = 48;
 
@@ -55,6 +66,9 @@ pub const fn shared_bytes(capacity: u32) -> u32 {
     let keys = capacity * KEY_BYTES as u32;
     KEYS_OFFSET + if keys < BINS * 4 { BINS * 4 } else { keys }
 }
+
+/// Dynamic shared memory of a launch for short rows, or for the bound of long ones.
+pub const SHORT_SHARED_BYTES: usize = shared_bytes(capacity(SHORT_K_MAX)) as usize;
 
 /// Dynamic shared memory of the largest launch.
 pub const SHARED_BYTES: usize = shared_bytes(capacity(K_MAX as u32)) as usize;
@@ -96,6 +110,12 @@ pub struct TopKParams {
     /// Address of numbers that are counted instead of the entries, where these are keys of a
     /// selection.
     pub key_counts: u64,
+    /// Address of two u32 per row, of which the first says how many keys were found that have the
+    /// best k of the row; 0 = none were looked for. Where there was room for them, a row that is
+    /// one chunk has these keys as its entries, and chunks of other rows have nothing to do.
+    pub found: u64,
+    /// Address of these keys, `[n_rows, room]`.
+    pub found_keys: u64,
     /// Entries of a row; where there are `starts`, of the longest.
     pub row_len: u32,
     /// Entries of a chunk.
@@ -119,8 +139,8 @@ pub struct TopKParams {
     pub reads_items: u32,
     /// 1 where what was counted is added to the counts, 0 where it replaces them.
     pub adds_counts: u32,
-    /// Padding that keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// Keys of a row for which there was room.
+    pub room: u32,
 }
 
 /// The key of no entry.
