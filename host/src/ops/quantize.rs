@@ -34,7 +34,8 @@ impl<T: Element> DeviceTokens<T> {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] where the format has no such scales,
+    /// [`crate::Error::Unsupported`] where the format has no such scales, and for tokens with
+    /// [weights](crate::Tokens::with_weights) on a CUDA device,
     /// [`crate::Error::DeviceMemory`] or [`crate::Error::HostMemory`] where there is no room.
     pub fn quantize<F: Quantized>(&self, scales: ScaleType) -> Result<DeviceTokens<F>> {
         check_scales::<F>(scales)?;
@@ -46,6 +47,8 @@ impl<T: Element> DeviceTokens<T> {
                 On::Cpu(Arc::new(HostTokens::of_codes(codes, scales, tokens.beside())?))
             }
             On::Cuda(tokens) => {
+                let why = "codes would lose them; compress the tokens on the host";
+                self.layout().check_unweighted("of tokens on a CUDA device", why)?;
                 let device = self.device().cuda_device("tokens of a CUDA device")?;
                 On::Cuda(Arc::new(tokens.quantize::<T, F>(device, self.layout(), scales)?))
             }
