@@ -2,7 +2,7 @@
 
 use super::bounds::{Columns, ErrorTerms, Terms};
 use super::compressed::check_unweighted;
-use super::scanned::scores_where;
+use super::scanned::{BLOCK, scores_where};
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::problem::pairing::Pairing;
@@ -140,12 +140,13 @@ impl<'a> PairBounds<'a> {
         let rho = rounding(formats, self.dim, query.n_tokens);
         let rounded = self.rescored.map_or(0.0, |of| of.of_query(query.n_tokens, q));
         let least = self.rescored.map_or(0.0, |of| of.least);
-        let up = |x: f64| (x * (1.0 + f64::from(f32::EPSILON))) as f32;
+        // By more than sums and products in f32 are rounded down.
+        let up = |x: f64| ((x * (1.0 + 8.0 * f64::from(f32::EPSILON))) as f32).next_up();
         LinearBounds {
-            of_l2: up(q.u2 + rounded).next_up(),
-            of_u2: up(q.l2 + q.u2 + rounded).next_up(),
-            of_magnitude: up(rho * q.l2).next_up(),
-            rest: up(rounded * least).next_up(),
+            of_l2: up(q.u2 + rounded),
+            of_u2: up(q.l2 + q.u2 + rounded),
+            of_magnitude: up(rho * q.l2),
+            rest: up(rounded * least),
             columns: &self.documents.columns,
         }
     }
@@ -193,18 +194,29 @@ pub(super) struct LinearBounds<'a> {
 }
 
 impl<'a> LinearBounds<'a> {
-    /// The documents of a row of scores that can score `least`, with their scores: those that are
-    /// within their bounds of it. Rounding is the caller's to count with, by 16 ulps of the largest
-    /// of the numbers.
-    pub fn reaching(&self, row: &[f32], least: f32) -> Vec<(u32, f32)> {
+    /// The documents of a row of scores that can score `least`: those that are within their bounds
+    /// of it, with their scores and bounds. Rounding of the sum is the caller's to count with, by
+    /// 16 ulps of the larger of the two. Reads the terms in their order: a document's own, far from
+    /// those of others, take as long to come as all of these.
+    pub fn reaching(&self, row: &[f32], least: f32) -> Vec<(u32, f32, f32)> {
+        let found = scores_where(row, |block, scores| {
+            let bounds = self.of_block(block);
+            std::array::from_fn(|lane| scores[lane] + bounds[lane] >= least)
+        });
+        let with_bound = |(id, score): (u32, f32)| {
+            let id_in = id as usize;
+            (id, score, self.of_block(id_in / BLOCK)[id_in % BLOCK])
+        };
+        found.into_iter().map(with_bound).collect()
+    }
+
+    #[inline(always)]
+    fn of_block(&self, block: usize) -> [f32; BLOCK] {
         let Columns { l2, u2, magnitude } = self.columns;
-        scores_where(row, |block, scores| {
-            let (l2, u2, magnitude) = (&l2[block], &u2[block], &magnitude[block]);
-            std::array::from_fn(|lane| {
-                let bound = self.of_l2 * l2[lane] + self.of_u2 * u2[lane];
-                let bound = bound + (self.of_magnitude * magnitude[lane] + self.rest);
-                scores[lane] + bound >= least
-            })
+        let (l2, u2, magnitude) = (&l2[block], &u2[block], &magnitude[block]);
+        std::array::from_fn(|lane| {
+            let bound = self.of_l2 * l2[lane] + self.of_u2 * u2[lane];
+            bound + (self.of_magnitude * magnitude[lane] + self.rest)
         })
     }
 }
@@ -255,8 +267,11 @@ mod tests {
             assert!(most.is_some_and(|most| most <= largest && largest <= 4.0 * most), "{query}");
             let (scores, linear) = ([0.5; 200], bounds.linear(query));
             for (id, &bound) in (0u32..).zip(of_query).filter(|(id, _)| id % 4 != 0) {
-                let reaching =
-                    |least: f32| linear.reaching(&scores, least).iter().any(|(d, _)| *d == id);
+                let found_with = |least: f32| linear.reaching(&scores, least);
+                let of = |&(d, _, most): &(u32, f32, f32)| (d == id).then_some(most);
+                let most = found_with(0.5).iter().find_map(of);
+                assert!(most.is_some_and(|most| most >= bound), "{query}, {id}: {bound}, {most:?}");
+                let reaching = |least: f32| found_with(least).iter().any(|found| found.0 == id);
                 assert!(reaching(0.5 + bound * (1.0 - 1e-6)), "{query}, {id}");
                 let is_bound = bound > 0.0 && bound.is_finite();
                 assert!(!(is_bound && reaching(0.5 + 1.5 * bound)), "{query}, {id}");

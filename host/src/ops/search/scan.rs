@@ -231,6 +231,7 @@ impl<T: Element> Search<'_, T> {
     fn push_unseen(&mut self, unseen: &[Option<Unseen>], queries: Range<usize>) -> Result<()> {
         let n_documents = self.layout.n_items();
         let at_once = (BLOCK_BYTES / 4 / n_documents).max(1);
+        let are_full = !self.layout.has_empty_items();
         for first in queries.clone().step_by(at_once) {
             let some = first..queries.end.min(first + at_once);
             let scores = self.scanned.rows(some.clone(), n_documents)?;
@@ -238,11 +239,10 @@ impl<T: Element> Search<'_, T> {
                 let Some(Unseen { last, largest }) = unseen[query] else { continue };
                 let search = &mut self.searches[query];
                 let least = search.least_best(largest) as f32;
-                for (id, score) in self.bounds.linear(query).reaching(row, least) {
+                for (id, score, bound) in self.bounds.linear(query).reaching(row, least) {
                     let is_behind = score < last.score || score == last.score && id > last.id;
-                    if is_behind && self.layout.has_tokens(id as usize) {
-                        let document = Ranked { id, score, has_tokens: true };
-                        search.push(self.bounds.candidate(query, &document));
+                    if is_behind && (are_full || self.layout.has_tokens(id as usize)) {
+                        search.push(Candidate { id, score, bound, has_tokens: true });
                     }
                 }
             }
