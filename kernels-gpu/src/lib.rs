@@ -30,6 +30,8 @@ mod backward;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod bandwidth;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod chamfer;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod combine_splits;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod decoded_rows;

@@ -1,6 +1,5 @@
-//! Stands in for the CUDA half in a build without it: the types that devices and operations name,
-//! without values. So every arm is type-checked in both builds, and no arm can be reached in this
-//! one.
+//! Stands in for the CUDA half in a build without it: the types that are named, without values. So
+//! every arm is type-checked in both builds, and no arm can be reached in this one.
 
 // These functions cannot be called, so they use no argument.
 #![allow(unused_variables, clippy::extra_unused_type_parameters)]
@@ -34,8 +33,8 @@ use crate::tokens::raw_items::{RawItems, RawItemsOut};
 use crate::tokens::scales::{ScaleType, Scales};
 
 pub(crate) use calls::{
-    BackwardCall, Kept, ResidualCall, ResidualFound, Selection, StreamCall, StreamFound,
-    StreamedRows,
+    BackwardCall, ChamferGradCall, Kept, ResidualCall, ResidualFound, Selection, StreamCall,
+    StreamFound, StreamedRows,
 };
 
 /// No CUDA device can be opened.
@@ -52,12 +51,11 @@ pub(crate) fn n_devices() -> Result<usize> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Never {}
 
-/// Types without values. Functions of a value match on it; the others match on a device, which
-/// they are given.
+/// Types without values. Functions of a value match on it; the others on a device that they get.
 macro_rules! absent {
     ($($type:ident $({$($functions:tt)*})?)*) => {$(
         #[derive(Debug)]
-        pub(crate) struct $type(Never);
+        pub(crate) struct $type(pub(in crate::cuda) crate::cuda::Never);
 
         impl $type {
             $(absent!(@ $($functions)*);)?
@@ -95,6 +93,10 @@ macro_rules! absent {
 }
 
 type Device<'a> = &'a Arc<CudaDevice>;
+
+#[path = "chamfer/absent.rs"]
+mod chamfer;
+pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
 
 absent! {
     CudaDevice {
@@ -351,6 +353,12 @@ absent! {
             best: &Arc<CudaTopK>,
             call: Selection,
         ) -> CudaCall;
+        fn chamfer(
+            work: &Arc<CudaChamferWork>,
+            tokens: [&Arc<CudaTokens>; 2],
+            found: &Arc<CudaChamfer>,
+            backward: Option<(ChamferGradCall<'_>, &Arc<CudaGradients>)>,
+        ) -> CudaCall;
         fn merge_top_k(other: &Arc<CudaTopK>, best: &Arc<CudaTopK>) -> Result<CudaCall>;
         fn new(
             work: &Arc<ForwardPlan>,
@@ -403,15 +411,12 @@ impl CudaStream {
     ) -> Result<Option<Never>> {
         match self.0 {}
     }
-
     pub(crate) fn restore_workspace(&mut self, before: Option<Never>) {
         match self.0 {}
     }
-
     pub(crate) fn workspace_bytes(&self) -> u64 {
         match self.0 {}
     }
-
     pub(crate) fn is_captured(&self) -> Result<bool> {
         match self.0 {}
     }
@@ -478,7 +483,6 @@ pub(crate) unsafe fn write_segments(
 ) -> Result<()> {
     match stream.0 {}
 }
-
 pub(crate) fn check_range(
     device: &CudaDevice,
     address: u64,
@@ -487,7 +491,6 @@ pub(crate) fn check_range(
 ) -> Result<()> {
     match device.0 {}
 }
-
 pub(crate) fn read_rows<V: bytemuck::Pod>(
     device: Device<'_>,
     address: u64,

@@ -1,6 +1,8 @@
 //! Arguments of calls of either half. A build without CUDA has the same types, of tokens and
 //! results that have no values.
 
+use std::sync::Arc;
+
 use super::{CudaGradScores, CudaGradients, CudaOutputs, CudaTokens};
 use crate::error::Result;
 use crate::problem::chunks::Chunk;
@@ -21,6 +23,15 @@ pub(crate) struct BackwardCall<'a> {
     pub grad_scores: &'a CudaGradScores,
     pub gradients: &'a CudaGradients,
     pub adds: bool,
+}
+
+/// What Chamfer distances have gradients of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChamferGradCall<'a> {
+    /// One for each pair of clouds, or for each point of both sides.
+    pub gradients: &'a Arc<CudaGradScores>,
+    /// Where they are of points, no smaller than the magnitudes of those that are finite.
+    pub most_of_points: Option<f32>,
 }
 
 /// Arguments of a call for the gradients of residual-compressed documents.

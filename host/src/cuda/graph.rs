@@ -11,7 +11,8 @@ use maxsim_kernels::abi::params::top_k::TopKParams;
 use maxsim_kernels::table::auxiliary::TOP_K;
 
 use super::backward::CudaBackward;
-use super::calls::{BackwardCall, Selection};
+use super::calls::{BackwardCall, ChamferGradCall, Selection};
+use super::chamfer::{CudaChamfer, CudaChamferWork};
 use super::loss::{CudaLoss, CudaLossWork};
 use super::top_k::{CudaTopK, CudaTopKWork};
 use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients};
@@ -42,6 +43,21 @@ enum Call {
     OfOutputs { outputs: Arc<CudaOutputs>, what: What },
     /// The merging of what selections have found.
     MergeTopK { kernel: Kernel<TopKParams>, other: Arc<CudaTopK>, best: Arc<CudaTopK> },
+    /// Chamfer distances, or their gradients.
+    Chamfer {
+        work: Arc<CudaChamferWork>,
+        tokens: Sides,
+        found: Arc<CudaChamfer>,
+        backward: Option<ChamferBackward>,
+    },
+}
+
+/// What gradients of Chamfer distances use beside them.
+#[derive(Debug)]
+struct ChamferBackward {
+    grad: Arc<CudaGradScores>,
+    most_of_points: Option<f32>,
+    gradients: Arc<CudaGradients>,
 }
 
 #[derive(Debug)]
@@ -144,6 +160,21 @@ impl CudaCall {
         CudaCall(Call::OfOutputs { outputs: outputs.clone(), what })
     }
 
+    /// Everything must be of the work; `PreparedChamfer` checks it.
+    pub(crate) fn chamfer(
+        work: &Arc<CudaChamferWork>,
+        tokens: [&Arc<CudaTokens>; 2],
+        found: &Arc<CudaChamfer>,
+        backward: Option<(ChamferGradCall<'_>, &Arc<CudaGradients>)>,
+    ) -> CudaCall {
+        let backward = backward.map(|(grad, gradients)| {
+            let ChamferGradCall { gradients: grad, most_of_points } = grad;
+            ChamferBackward { grad: grad.clone(), most_of_points, gradients: gradients.clone() }
+        });
+        let (work, found) = (work.clone(), found.clone());
+        CudaCall(Call::Chamfer { work, tokens: tokens.map(Arc::clone), found, backward })
+    }
+
     /// Both must be of as many rows and the same k; `DeviceTopK` checks them.
     pub(crate) fn merge_top_k(other: &Arc<CudaTopK>, best: &Arc<CudaTopK>) -> Result<CudaCall> {
         let kernel = best.device().kernel(TOP_K)?;
@@ -192,6 +223,12 @@ impl CudaCall {
             Call::MergeTopK { other, best, .. } => {
                 [Some(other.hazard()), Some(best.hazard()), None, None]
             }
+            Call::Chamfer { found, backward, .. } => {
+                let backward = backward.as_ref();
+                let grad = backward.map(|backward| backward.grad.hazard());
+                let gradients = backward.map(|backward| backward.gradients.hazard());
+                [Some(found.hazard()), grad, gradients, None]
+            }
             Call::OfOutputs { outputs, what } => what.hazards(outputs),
         };
         used.map(Option::<&_>::cloned).into_iter().flatten()
@@ -215,6 +252,15 @@ impl CudaCall {
             let (outputs, what) = match &self.0 {
                 Call::MergeTopK { kernel, other, best } => {
                     return best.run_merge(entered, raw, kernel, other);
+                }
+                Call::Chamfer { work, tokens, found, backward } => {
+                    let tokens = tokens.each_ref();
+                    let Some(backward) = backward else {
+                        return work.run(entered, raw, tokens, found);
+                    };
+                    let ChamferBackward { grad, most_of_points, gradients } = backward;
+                    let grad = ChamferGradCall { gradients: grad, most_of_points: *most_of_points };
+                    return work.run_backward(entered, raw, tokens, found, grad, gradients);
                 }
                 Call::OfOutputs { outputs, what } => (outputs, what),
             };

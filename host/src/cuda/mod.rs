@@ -8,6 +8,8 @@
 mod backward;
 mod buffers;
 mod calls;
+#[allow(unsafe_code)]
+mod chamfer;
 mod driver;
 mod forward;
 #[allow(unsafe_code)]
@@ -29,9 +31,10 @@ pub(crate) use buffers::row_scales::RowScales;
 pub(crate) use buffers::segments::write_segments;
 pub(crate) use buffers::tokens::CudaTokens;
 pub(crate) use calls::{
-    BackwardCall, Kept, ResidualCall, ResidualFound, Selection, StreamCall, StreamFound,
-    StreamedRows,
+    BackwardCall, ChamferGradCall, Kept, ResidualCall, ResidualFound, Selection, StreamCall,
+    StreamFound, StreamedRows,
 };
+pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
 pub(crate) use driver::context::{CudaDevice, n_devices, open};
 pub(crate) use driver::event::CudaEvent;
 pub(crate) use driver::memory::Pinned;

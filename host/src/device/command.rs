@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::Device;
 use crate::cuda::{
-    BackwardCall, CudaBackward, CudaCall, CudaGradScores, CudaGradients, CudaLoss, CudaLossWork,
-    CudaOutputs, CudaRescore, CudaStream, CudaTokens, CudaTopK, CudaTopKWork, ForwardPlan,
-    Selection,
+    BackwardCall, ChamferGradCall, CudaBackward, CudaCall, CudaChamfer, CudaChamferWork,
+    CudaGradScores, CudaGradients, CudaLoss, CudaLossWork, CudaOutputs, CudaRescore, CudaStream,
+    CudaTokens, CudaTopK, CudaTopKWork, ForwardPlan, Selection,
 };
 use crate::error::Result;
 use crate::problem::provenance::{LastProvenance, Provenance};
@@ -60,6 +60,19 @@ pub(crate) enum CudaCommand<'a> {
         best: &'a Arc<CudaTopK>,
         call: Selection,
     },
+    Chamfer {
+        work: &'a Arc<CudaChamferWork>,
+        /// Points of both sides, here and below.
+        tokens: [&'a Arc<CudaTokens>; 2],
+        found: &'a Arc<CudaChamfer>,
+    },
+    ChamferBackward {
+        work: &'a Arc<CudaChamferWork>,
+        tokens: [&'a Arc<CudaTokens>; 2],
+        found: &'a Arc<CudaChamfer>,
+        grad: ChamferGradCall<'a>,
+        gradients: &'a Arc<CudaGradients>,
+    },
     MergeTopK {
         other: &'a Arc<CudaTopK>,
         best: &'a Arc<CudaTopK>,
@@ -93,6 +106,10 @@ impl CudaCommand<'_> {
             CudaCommand::TopK { work, outputs, best, call } => {
                 work.enqueue(stream, outputs, best, call)
             }
+            CudaCommand::Chamfer { work, tokens, found } => work.enqueue(stream, tokens, found),
+            CudaCommand::ChamferBackward { work, tokens, found, grad, gradients } => {
+                work.enqueue_backward(stream, tokens, found, grad, gradients)
+            }
             CudaCommand::MergeTopK { other, best } => best.enqueue_merge(stream, other),
             CudaCommand::Loss { work, outputs, grad_scores, loss } => {
                 work.enqueue(stream, outputs, grad_scores, loss)
@@ -117,6 +134,12 @@ impl CudaCommand<'_> {
             }
             CudaCommand::TopK { work, outputs, best, call } => {
                 Ok(CudaCall::top_k(work, outputs, best, call))
+            }
+            CudaCommand::Chamfer { work, tokens, found } => {
+                Ok(CudaCall::chamfer(work, tokens, found, None))
+            }
+            CudaCommand::ChamferBackward { work, tokens, found, grad, gradients } => {
+                Ok(CudaCall::chamfer(work, tokens, found, Some((grad, gradients))))
             }
             CudaCommand::MergeTopK { other, best } => CudaCall::merge_top_k(other, best),
             CudaCommand::Loss { work, outputs, grad_scores, loss } => {

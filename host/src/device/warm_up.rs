@@ -187,8 +187,8 @@ impl WarmUp {
             Role::BackwardNormalized => self.training && normalizes,
             Role::BackwardCodes => self.training && has_codes,
             Role::BackwardResidual => self.training && has_residuals,
-            // Loaded where a selection is made ready.
-            Role::TopK | Role::Upload | Role::Measurement => false,
+            // Loaded where such calls are made ready.
+            Role::TopK | Role::Chamfer | Role::Upload | Role::Measurement => false,
         };
         let is_of_element = |row: &&Auxiliary| {
             row.element.is_none_or(|element| self.wanted_elements().contains(&element))

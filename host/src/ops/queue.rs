@@ -4,6 +4,7 @@ use super::backward::command::Call;
 use super::backward::outputs::{DeviceGradScores, DeviceGradients};
 use super::backward::prepared::PreparedBackward;
 use super::backward::with_grad::WithGrad;
+use super::chamfer::prepared::{DeviceChamfer, PreparedChamfer};
 use super::loss::prepared::{DeviceLoss, PreparedLoss};
 use super::rescore::{CoarseCodes, PreparedRescore};
 use super::score::any;
@@ -174,6 +175,44 @@ pub trait Queue: Submit {
     /// are not of as many queries and the same k; nothing is enqueued then.
     fn merge_top_k(&mut self, other: &DeviceTopK, best: &mut DeviceTopK) -> Result<()> {
         let command = best.merge_command(self.device(), other)?;
+        self.submit(command)
+    }
+
+    /// Enqueues or captures the [Chamfer distances](crate::Device::chamfer) of clouds, in place of
+    /// what `found` has. Does not wait, and on a CUDA device allocates nothing; any number of
+    /// clouds of up to 15 dims are two launches.
+    ///
+    /// # Errors
+    /// [`WrongDevice`](crate::Error::WrongDevice), or [`Shape`](crate::Error::Shape) where clouds
+    /// or `found` are not what the work was prepared for; nothing is enqueued then.
+    fn chamfer_into<T: Element>(
+        &mut self,
+        x: &DeviceTokens<T>,
+        y: &DeviceTokens<T>,
+        work: &PreparedChamfer,
+        found: &mut DeviceChamfer,
+    ) -> Result<()> {
+        let command = work.command(self.device(), [x, y], found)?;
+        self.submit(command)
+    }
+
+    /// Enqueues or captures the gradients of a loss with respect to points, from those with respect
+    /// to the values of `found` ([`DeviceChamfer::with_grad`]): see
+    /// [`Device::chamfer_backward`](crate::Device::chamfer_backward). Overwrites what `gradients`
+    /// hold. Does not wait, and on a CUDA device allocates nothing, and is two launches.
+    ///
+    /// # Errors
+    /// The errors of [`Queue::chamfer_into`]; [`Unsupported`](crate::Error::Unsupported) where
+    /// distances are not reduced, and on a CUDA device for clouds that share rows.
+    fn chamfer_backward<T: Element>(
+        &mut self,
+        x: &DeviceTokens<T>,
+        y: &DeviceTokens<T>,
+        work: &PreparedChamfer,
+        found: WithGrad<'_, DeviceChamfer, DeviceGradScores>,
+        gradients: &mut DeviceGradients,
+    ) -> Result<()> {
+        let command = work.backward_command(self.device(), [x, y], found, gradients)?;
         self.submit(command)
     }
 

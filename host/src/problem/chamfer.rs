@@ -1,6 +1,7 @@
 //! Chamfer distances: what is asked for, what is found, and how distances of points are reduced.
 
 use crate::error::{Error, Result};
+use crate::runtime::alloc::filled;
 use crate::tokens::layout::{TokenLayout, check_len};
 
 /// The distance of two points.
@@ -111,7 +112,32 @@ pub struct Chamfer {
     pub(crate) y: Option<Neighbours>,
 }
 
+impl Neighbours {
+    /// None of each point of a layout.
+    pub(crate) fn none(layout: &TokenLayout) -> Result<Neighbours> {
+        let n = layout.total_len();
+        Ok(Neighbours { distances: filled(n, 0.0)?, indices: filled(n, -1)? })
+    }
+}
+
 impl Chamfer {
+    /// What was found; values and the second side's neighbours only where options ask for them.
+    pub(crate) fn of(
+        layouts: [TokenLayout; 2],
+        options: &ChamferOptions,
+        values: Vec<f32>,
+        [x, y]: [Neighbours; 2],
+    ) -> Chamfer {
+        let has_values = options.reduction != PointReduction::None;
+        Chamfer {
+            layouts,
+            options: options.clone(),
+            values: if has_values { values } else { Vec::new() },
+            x,
+            y: (!options.single_direction).then_some(y),
+        }
+    }
+
     /// The distance of each pair of clouds, both directions added; none with
     /// [`PointReduction::None`].
     pub fn values(&self) -> &[f32] {

@@ -65,6 +65,13 @@ macro_rules! run {
     (maxsim_top_k_bound) => { crate::top_k::groups::bound };
     (maxsim_top_k_gather) => { crate::top_k::groups::gather };
 
+    (maxsim_chamfer_nearest_d3) => { crate::chamfer::nearest::<4, 4> };
+    (maxsim_chamfer_nearest_d8) => { crate::chamfer::nearest::<8, 2> };
+    (maxsim_chamfer_nearest_d15) => { crate::chamfer::nearest::<16, 2> };
+    (maxsim_chamfer_reduce) => { crate::chamfer::reduce };
+    (maxsim_chamfer_scatter) => { crate::chamfer::scatter };
+    (maxsim_chamfer_gradients) => { crate::chamfer::gradients };
+
     (maxsim_rescore_f16) => { crate::rescore::rescore::<row::F16> };
     (maxsim_rescore_bf16) => { crate::rescore::rescore::<row::Bf16> };
     (maxsim_rescore_f32) => { crate::rescore::rescore::<row::F32> };

@@ -134,6 +134,31 @@ pub unsafe fn add_u64(address: u64, value: u64) {
     }
 }
 
+/// Makes a u64 of global memory `value` where that is larger and `condition` is not 0. Other blocks
+/// may do so too.
+///
+/// # Safety
+/// Where `condition` is not 0, `address` must be writable for 8 bytes, aligned to 8, and only be
+/// accessed this way by others.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn max_u64_if(address: u64, value: u64, condition: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {2}, 0;",
+            "@p red.global.max.u64 [{0}], {1};",
+            "}}",
+            in(reg64) address,
+            in(reg64) value,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+}
+
 /// Adds to four consecutive numbers, where `condition` is not 0.
 ///
 /// # Safety

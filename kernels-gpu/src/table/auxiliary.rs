@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 
 use crate::abi::arch::Arch;
 use crate::abi::element::ElementType;
-use crate::abi::params::{self, backward, backward::residual, loss, rescore, top_k};
+use crate::abi::params::{self, backward, backward::residual, chamfer, loss, rescore, top_k};
 use crate::abi::residual_chunk;
 use crate::table::{Entry, Resources, lines_of, n_lines};
 
@@ -34,6 +34,8 @@ pub enum Role {
     Loss,
     /// Rankings on the device.
     TopK,
+    /// Chamfer distances and their gradients.
+    Chamfer,
     /// Work that runs once, where tokens come to a device.
     Upload,
     /// Measurements of the device.
@@ -262,6 +264,36 @@ macro_rules! auxiliary_kernels {
     /// Gathers the keys of scores that reach it. Up to 42 registers.
     TOP_K_GATHER(top_k::groups::TopKGroupsParams): TopK, top_k::groups::GROUP_THREADS, 0 => {
         Sm80  -    maxsim_top_k_gather 3;
+    }
+
+    /// Compares points of up to 3 dims. 96 registers: five CTAs of four warps hide what loads of
+    /// shared memory take.
+    CHAMFER_NEAREST_3(chamfer::NearestParams): Chamfer, chamfer::THREADS,
+        chamfer::NEAREST_SHARED_BYTES => {
+        Sm80  -    maxsim_chamfer_nearest_d3 5;
+    }
+    /// Compares points of up to 8 dims.
+    CHAMFER_NEAREST_8(chamfer::NearestParams): Chamfer, chamfer::THREADS,
+        chamfer::NEAREST_SHARED_BYTES => {
+        Sm80  -    maxsim_chamfer_nearest_d8 4;
+    }
+    /// Compares points of up to 15 dims. 128 registers.
+    CHAMFER_NEAREST_15(chamfer::NearestParams): Chamfer, chamfer::THREADS,
+        chamfer::NEAREST_SHARED_BYTES => {
+        Sm80  -    maxsim_chamfer_nearest_d15 4;
+    }
+    /// Reduces the distances of clouds: eight keys in flight, so one CTA.
+    CHAMFER_REDUCE(chamfer::ReduceParams): Chamfer, chamfer::REDUCE_THREADS,
+        chamfer::REDUCE_SHARED_BYTES => {
+        Sm80  -    maxsim_chamfer_reduce 1;
+    }
+    /// Adds to the gradients of neighbours. 64 registers.
+    CHAMFER_SCATTER(chamfer::GradientParams): Chamfer, chamfer::GRADIENT_THREADS, 0 => {
+        Sm80  -    maxsim_chamfer_scatter 4;
+    }
+    /// Writes the gradients of points. 64 registers.
+    CHAMFER_GRADIENTS(chamfer::GradientParams): Chamfer, chamfer::GRADIENT_THREADS, 0 => {
+        Sm80  -    maxsim_chamfer_gradients 4;
     }
 
     /// Scores winners again, in full precision. 80 registers.

@@ -2,6 +2,8 @@
 
 use maxsim::chamfer::{ChamferGrad, ChamferOptions, PointReduction};
 use maxsim::{Device, Error, Interrupt, Tokens};
+use maxsim_tests::engines::cuda_devices;
+use maxsim_tests::gradients::all_devices;
 
 fn cloud(points: &[f32]) -> Tokens<'_, f32> {
     Tokens::padded(points, 1, points.len(), 1).unwrap()
@@ -53,7 +55,12 @@ fn clouds_that_do_not_go_together_are_refused() {
 
 #[test]
 fn empty_clouds_add_nothing_and_have_no_gradient() {
-    let device = Device::cpu();
+    for device in all_devices() {
+        empty_clouds(&device);
+    }
+}
+
+fn empty_clouds(device: &Device) {
     let x = Tokens::packed(&[1.0f32, 5.0], 1, &[0, 2, 2, 2]).unwrap();
     let y = Tokens::packed(&[4.0f32], 1, &[0, 0, 1, 1]).unwrap();
     let found = device.chamfer(&x, &y, &ChamferOptions::default()).unwrap();
@@ -71,7 +78,12 @@ fn empty_clouds_add_nothing_and_have_no_gradient() {
 /// Masked points are none's neighbour, whatever they are.
 #[test]
 fn masked_points_do_not_show() {
-    let device = Device::cpu();
+    for device in all_devices() {
+        masked_points(&device);
+    }
+}
+
+fn masked_points(device: &Device) {
     let x = [0.0f32, f32::NAN, 3.0];
     let x = cloud(&x).with_mask(&[1, 0, 1][..]).unwrap();
     let y = [f32::INFINITY, 1.0, 3.0];
@@ -87,8 +99,13 @@ fn masked_points_do_not_show() {
 
 /// NaN shows, and infinity is far away.
 #[test]
-fn special_points() {
-    let device = Device::cpu();
+fn special_points_on_every_device() {
+    for device in all_devices() {
+        special_points(&device);
+    }
+}
+
+fn special_points(device: &Device) {
     let found = |x: &[f32], y: &[f32]| {
         device.chamfer(&cloud(x), &cloud(y), &ChamferOptions::default()).unwrap()
     };
@@ -116,4 +133,49 @@ fn a_call_ends_when_asked_to() {
     enough.raise();
     let call = || Device::cpu().chamfer(&cloud(&x), &cloud(&x), &ChamferOptions::default());
     assert!(matches!(enough.heeded_by(call), Err(Error::Interrupted)));
+}
+
+/// A GPU says what it does not take.
+#[test]
+fn what_only_the_cpu_takes() {
+    for device in cuda_devices() {
+        let points = [0.0f32; 32];
+        let wide = Tokens::padded(&points, 1, 2, 16).unwrap();
+        let refused = device.chamfer(&wide, &wide, &ChamferOptions::default());
+        assert!(matches!(refused, Err(Error::Unsupported { .. })));
+        let shared = Tokens::scattered(&points, 1, &[0, 3], &[5, 4]).unwrap();
+        let found = device.chamfer(&shared, &shared, &ChamferOptions::default()).unwrap();
+        let grad = ChamferGrad::Values(&[1.0, 1.0]);
+        let refused = device.chamfer_backward(&shared, &shared, &found, grad);
+        assert!(matches!(refused, Err(Error::Unsupported { .. })));
+    }
+}
+
+/// Work, results and gradients of other clouds are refused.
+#[test]
+fn queues_take_what_was_prepared() {
+    use maxsim::stream::Queue;
+    use maxsim::training::GradientType;
+    for device in all_devices() {
+        let options = ChamferOptions::default();
+        let upload = |n| device.upload(&cloud(&[0.0f32, 1.0, 2.0][..n])).unwrap();
+        let (two, three) = (upload(2), upload(3));
+        let work = device.prepare_chamfer(&two, &two, &options).unwrap();
+        let other = device.prepare_chamfer(&two, &three, &options).unwrap();
+        let mut found = work.new_found().unwrap();
+        let mut stream = device.stream().unwrap();
+        let shape = |result| assert!(matches!(result, Err(Error::Shape { .. })), "{result:?}");
+        shape(stream.chamfer_into(&two, &three, &work, &mut found));
+        shape(stream.chamfer_into(&two, &three, &other, &mut found));
+        let wide = device.upload(&cloud(&[0.0f32]).items(0..1).unwrap()).unwrap();
+        shape(stream.chamfer_into(&wide, &two, &work, &mut found));
+        shape(work.upload_grad(&[1.0, 2.0]).map(drop));
+        let grad = work.upload_grad(&[1.0]).unwrap();
+        let mut gradients = other.new_gradients(GradientType::F32).unwrap();
+        shape(stream.chamfer_backward(&two, &two, &work, found.with_grad(&grad), &mut gradients));
+        let none = ChamferOptions::default().reduction(PointReduction::None);
+        let unreduced = device.prepare_chamfer(&two, &two, &none).unwrap();
+        assert!(matches!(unreduced.upload_grad(&[]), Err(Error::Unsupported { .. })));
+        shape(stream.chamfer_into(&two, &two, &unreduced, &mut found));
+    }
 }

@@ -2,23 +2,20 @@
 //! of all points gives.
 
 mod edges;
+mod times;
 
 use maxsim::chamfer::{ChamferOptions, Metric, PointReduction};
 use maxsim::format::ElementType;
 use maxsim::{Device, Tokens};
-use maxsim_tests::chamfer::{CloudCase, Lie, Points, cases, check};
+use maxsim_tests::chamfer::{CloudCase, Lie, Points, cases, check_all};
+use maxsim_tests::gradients::all_devices;
 use maxsim_tests::suite::Suite;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 #[test]
 fn random_clouds() {
-    Suite::run_random("chamfer", cases, |suite, case| {
-        let device = Device::cpu();
-        check(&device, case)?;
-        suite.count(&device.to_string());
-        Ok(())
-    });
+    Suite::run_random("chamfer", cases, check_all);
 }
 
 /// Clouds of one block and of many, of every kind and layout.
@@ -35,12 +32,7 @@ fn clouds_of_every_kind() {
             all.push(CloudCase { metric, element, lie, weighted: i % 2 == 0, ..case });
         }
     }
-    Suite::run("chamfer_kinds", all, |suite, case| {
-        let device = Device::cpu();
-        check(&device, case)?;
-        suite.count(&device.to_string());
-        Ok(())
-    });
+    Suite::run("chamfer_kinds", all, check_all);
 }
 
 /// The list of cases that users of other libraries expect: reductions, directions, weights.
@@ -58,12 +50,7 @@ fn every_reduction_and_direction() {
             }
         }
     }
-    Suite::run("chamfer_reductions", all, |suite, case| {
-        let device = Device::cpu();
-        check(&device, case)?;
-        suite.count(&device.to_string());
-        Ok(())
-    });
+    Suite::run("chamfer_reductions", all, check_all);
 }
 
 /// Clouds that nearly coincide: products of f32, let alone of f16, are wrong by factors there.
@@ -93,14 +80,16 @@ fn converging_clouds_have_the_distance_that_they_have() {
     let expected = mean(&x, &y) + mean(&y, &x);
     let [x, y] = [&x, &y].map(|cloud| cloud.as_flattened().to_vec());
     let (x, y) = (Tokens::padded(&x, 1, n, 3).unwrap(), Tokens::padded(&y, 1, n, 3).unwrap());
-    let found = Device::cpu().chamfer(&x, &y, &ChamferOptions::default()).unwrap();
-    let value = f64::from(found.values()[0]);
-    assert!((value / expected - 1.0).abs() < 1e-6, "{value} instead of {expected}");
-    // And all but few go home.
-    let home = |neighbours: &[i32]| {
-        neighbours.iter().enumerate().filter(|&(i, &at)| i as i32 == at).count()
-    };
-    assert!(home(&found.x().indices) > n * 9 / 10);
+    for device in all_devices() {
+        let found = device.chamfer(&x, &y, &ChamferOptions::default()).unwrap();
+        let value = f64::from(found.values()[0]);
+        assert!((value / expected - 1.0).abs() < 1e-6, "{value} instead of {expected}");
+        // And all but few go home.
+        let home = |neighbours: &[i32]| {
+            neighbours.iter().enumerate().filter(|&(i, &at)| i as i32 == at).count()
+        };
+        assert!(home(&found.x().indices) > n * 9 / 10);
+    }
 }
 
 /// Clouds of several levels of boxes.
@@ -108,12 +97,7 @@ fn converging_clouds_have_the_distance_that_they_have() {
 fn large_clouds() {
     let all = [Points::Converging, Points::Scene, Points::Lattice, Points::Same]
         .map(|points| CloudCase::new(3, &[[5000, 4000]], points));
-    Suite::run("chamfer_large", all, |suite, case| {
-        let device = Device::cpu();
-        check(&device, case)?;
-        suite.count(&device.to_string());
-        Ok(())
-    });
+    Suite::run("chamfer_large", all, check_all);
 }
 
 /// However many threads share a call.

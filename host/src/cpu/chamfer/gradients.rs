@@ -1,7 +1,8 @@
 //! Gradients of Chamfer distances, from the neighbours.
 //!
 //! A point p with neighbour q, whose distance has gradient g, adds g · ∂‖p − q‖ to the row of p
-//! and takes it from the row of q. Terms are added in the order of directions, clouds and points,
+//! and takes it from the row of q: NaN in all coordinates, where the distance is not finite. Terms
+//! are added in the order of directions, clouds and points,
 //! each side by one thread, so that no bit depends on the number of threads.
 
 use crate::cpu::tokens::Matrix;
@@ -47,7 +48,10 @@ fn side_gradients<F: Format>(
                 let Ok(neighbour) = usize::try_from(nearest.indices[first + point]) else {
                     continue;
                 };
-                let Some(factor) = grad(from, pair, first + point) else { continue };
+                let Some(mut factor) = grad(from, pair, first + point) else { continue };
+                if !nearest.distances[first + point].is_finite() {
+                    factor = f32::NAN;
+                }
                 let at = layout.item_rows(pair).start + point;
                 let neighbour = others.item_rows(pair).start + neighbour;
                 widen::<F>(&points[from].data[at * dim..][..dim], &mut own_row);

@@ -102,9 +102,7 @@ fn in_order<F: Format>(
     let layouts = [pairs.layouts[side], pairs.layouts[1 - side]];
     let points = [points[side], points[1 - side]];
     let n_pairs = pairs.n_pairs();
-    let n_points = layouts[0].total_len();
-    let mut nearest =
-        Neighbours { distances: filled(n_points, 0.0)?, indices: filled(n_points, -1)? };
+    let mut nearest = Neighbours::none(layouts[0])?;
     let mut result = Ok(());
     each_cloud(layouts[0], |pair, first, _| {
         let (own, other) = (&clouds[side * n_pairs + pair], &clouds[(1 - side) * n_pairs + pair]);

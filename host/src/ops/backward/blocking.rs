@@ -44,7 +44,7 @@ impl Gradients {
     }
 
     /// Zeros of so many rows of queries and of documents, and of so many weights.
-    pub(super) fn of_rows(rows: [usize; 3], dim: usize) -> Result<Gradients> {
+    pub(in crate::ops) fn of_rows(rows: [usize; 3], dim: usize) -> Result<Gradients> {
         let [queries, documents, weights] = rows;
         let of = |n: usize| filled(n as u64, 0.0);
         Ok(Gradients {
@@ -285,7 +285,7 @@ impl Device {
 }
 
 /// The gradients of queries, documents and weights at these addresses, as a device writes them.
-pub(super) fn matrices(
+pub(in crate::ops) fn matrices(
     addresses: [u64; 3],
     element: ElementType,
     rows: [usize; 3],

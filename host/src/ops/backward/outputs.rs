@@ -45,12 +45,12 @@ pub struct DeviceGradScores {
 #[derive(Debug)]
 #[must_use]
 pub struct DeviceGradients {
-    pub(super) device: Device,
-    pub(super) element: ElementType,
+    pub(in crate::ops) device: Device,
+    pub(in crate::ops) element: ElementType,
     /// Rows of queries and documents, and weights of queries.
-    pub(super) rows: [usize; 3],
-    pub(super) dim: usize,
-    pub(super) inner: On<Arc<Swap<Gradients>>, Arc<CudaGradients>>,
+    pub(in crate::ops) rows: [usize; 3],
+    pub(in crate::ops) dim: usize,
+    pub(in crate::ops) inner: On<Arc<Swap<Gradients>>, Arc<CudaGradients>>,
 }
 
 impl PreparedBackward {

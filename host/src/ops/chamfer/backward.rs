@@ -1,14 +1,21 @@
 //! Gradients of Chamfer distances.
 
-use super::on_cuda;
+use super::n_points;
+use std::sync::Arc;
+
 use crate::cpu;
+use crate::cuda::{
+    ChamferGradCall, CudaChamfer, CudaChamferWork, CudaDevice, CudaGradScores, CudaGradients,
+    CudaTokens,
+};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
+use crate::ops::backward::blocking::{Gradients, matrices};
 use crate::problem::chamfer::{Chamfer, CloudPairs, PointReduction, Reduced, each_cloud, reduced};
-use crate::runtime::alloc::{filled, reserve};
+use crate::runtime::alloc::{copy_of, filled, reserve};
 use crate::runtime::on::On;
-use crate::tokens::element::Element;
+use crate::tokens::element::{Element, ElementType};
 use crate::tokens::layout::{TokenLayout, check_len};
 
 /// Gradients of a loss with respect to what a Chamfer distance has found.
@@ -38,7 +45,8 @@ impl Device {
     /// [`PointReduction::Max`] are which point is the farthest (the first of equally far ones).
     ///
     /// `x` and `y` must be what `found` was found for. Masked points, points without a neighbour
-    /// that no other point chose, and rows of no cloud get exactly 0. The L1 metric has slope 0
+    /// that no other point chose, and rows of no cloud get exactly 0. A point at a distance that is
+    /// not finite makes its own gradient and its neighbour's NaN. The L1 metric has slope 0
     /// where coordinates are equal. The same gradients have the same bits, whatever the number of
     /// threads: a sum of n terms errs by at most n · 2⁻²³ · Σ |term|, to first order.
     ///
@@ -46,7 +54,7 @@ impl Device {
     /// use maxsim::chamfer::{ChamferGrad, ChamferGradients, ChamferOptions};
     /// use maxsim::{Device, Tokens};
     ///
-    /// let (device, options) = (Device::cpu(), ChamferOptions::default());
+    /// let (device, options) = (Device::best(), ChamferOptions::default());
     /// // On a line: 0 and 4; 1, 2 and 5.
     /// let x = Tokens::padded(&[0.0f32, 4.0], 1, 2, 1)?;
     /// let y = Tokens::padded(&[1.0f32, 2.0, 5.0], 1, 3, 1)?;
@@ -68,8 +76,9 @@ impl Device {
     /// # Errors
     /// [`Error::Shape`] where clouds are not those of `found`, or there are not as many gradients
     /// as values or distances; [`Error::Unsupported`] for gradients of values of
-    /// [`PointReduction::None`], and on a CUDA device: use [`Device::cpu`].
-    /// [`Error::WrongDevice`], [`Error::HostMemory`].
+    /// [`PointReduction::None`], and on a CUDA device for points of more than 15 dims or clouds
+    /// that share rows: use [`Device::cpu`]. [`Error::WrongDevice`], [`Error::HostMemory`],
+    /// [`Error::DeviceMemory`].
     pub fn chamfer_backward<'a, T: Element>(
         &self,
         x: impl Into<TokensRef<'a, T>>,
@@ -84,13 +93,52 @@ impl Device {
         check_grad(found, grad)?;
         x.check_device("x", self)?;
         y.check_device("y", self)?;
-        let On::Cpu(()) = self.0 else { return Err(on_cuda()) };
+        if let On::Cuda(cuda) = &self.0 {
+            let work = CudaChamferWork::new(cuda, &pairs, &found.options, T::TYPE)?;
+            work.check_backward()?;
+            let (mut own_x, mut own_y) = (None, None);
+            let tokens = [x.cuda_tokens(self, &mut own_x)?, y.cuda_tokens(self, &mut own_y)?];
+            return on_device(cuda, &work, tokens, found, grad);
+        }
         let points = [x.host_matrix()?, y.host_matrix()?];
         let factors = Factors::new(found, grad)?;
         let of = |side: usize, pair: usize, point: usize| factors.of(side, pair, point);
         let [x, y] = cpu::chamfer::gradients(&pairs, points, found, &of)?;
         Ok(ChamferGradients { x, y })
     }
+}
+
+/// The gradients of clouds on a device.
+fn on_device(
+    cuda: &Arc<CudaDevice>,
+    work: &CudaChamferWork,
+    tokens: [&Arc<CudaTokens>; 2],
+    found: &Chamfer,
+    grad: ChamferGrad<'_>,
+) -> Result<ChamferGradients> {
+    let own = CudaChamfer::of_found(cuda, found)?;
+    let (values, most_of_points) = match grad {
+        ChamferGrad::Values(values) => (copy_of(values)?, None),
+        ChamferGrad::Distances(x, y) => {
+            let mut both = Vec::new();
+            reserve(&mut both, n_points(&found.layouts).iter().sum())?;
+            both.extend_from_slice(x);
+            both.extend_from_slice(y);
+            let finite = both.iter().filter(|grad| grad.is_finite());
+            let most = finite.fold(0.0f32, |most, grad| most.max(grad.abs()));
+            (both, Some(most))
+        }
+    };
+    let gradients = Arc::new(CudaGradScores::upload(cuda, &values)?);
+    let dim = found.layouts[0].dim();
+    let rows = [found.layouts[0].rows(), found.layouts[1].rows(), 0];
+    let parts = matrices([0; 3], ElementType::F32, rows, dim);
+    let written = CudaGradients::zeros(cuda, parts)?;
+    let call = ChamferGradCall { gradients: &gradients, most_of_points };
+    cuda.on_idle_stream(|stream| work.enqueue_backward(stream, tokens, &own, call, &written))?;
+    let mut read = Gradients::of_rows(rows, dim)?;
+    written.read([&mut read.queries, &mut read.documents, &mut read.weights])?;
+    Ok(ChamferGradients { x: read.queries, y: read.documents })
 }
 
 /// Checks that clouds are those that distances are of.
@@ -126,7 +174,7 @@ fn check_grad(found: &Chamfer, grad: ChamferGrad<'_>) -> Result<()> {
 }
 
 /// The gradients of the distances of points.
-enum Factors<'a> {
+pub(super) enum Factors<'a> {
     Given([&'a [f32]; 2]),
     /// Of each direction, for each pair the gradient of a point's distance, and the only point that
     /// has it.
@@ -134,7 +182,7 @@ enum Factors<'a> {
 }
 
 impl Factors<'_> {
-    fn new<'a>(found: &Chamfer, grad: ChamferGrad<'a>) -> Result<Factors<'a>> {
+    pub(super) fn new<'a>(found: &Chamfer, grad: ChamferGrad<'a>) -> Result<Factors<'a>> {
         let values = match grad {
             ChamferGrad::Distances(x, y) => return Ok(Factors::Given([x, y])),
             ChamferGrad::Values(values) => values,
@@ -162,7 +210,7 @@ impl Factors<'_> {
     }
 
     /// The gradient of a point's distance; `None` where the loss does not depend on it.
-    fn of(&self, side: usize, pair: usize, point: usize) -> Option<f32> {
+    pub(super) fn of(&self, side: usize, pair: usize, point: usize) -> Option<f32> {
         match self {
             Factors::Given(sides) => Some(sides[side][point]),
             Factors::Reduced(sides) => {

@@ -1,18 +1,27 @@
 //! Chamfer distances of clouds of points.
 
 pub(crate) mod backward;
+mod command;
 pub(crate) mod normals;
+pub(crate) mod prepared;
+
+use self::backward::ChamferGrad;
 
 use crate::cpu;
+use crate::cpu::tokens::Matrix;
+use crate::cuda::{CudaChamfer, CudaChamferWork};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
-use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
 use crate::problem::chamfer::{
     Chamfer, ChamferOptions, CloudPairs, Neighbours, PointReduction, each_cloud, reduced,
 };
 use crate::runtime::alloc::filled;
 use crate::runtime::on::On;
 use crate::tokens::element::Element;
+use crate::tokens::layout::TokenLayout;
 
 impl Device {
     /// Chamfer distances of clouds of points: of cloud `i` of `x` and cloud `i` of `y`, for each
@@ -40,7 +49,7 @@ impl Device {
     /// // Two points and three points in the plane.
     /// let x = Tokens::padded(&[0.0f32, 0.0, 4.0, 0.0], 1, 2, 2)?;
     /// let y = Tokens::padded(&[0.0f32, 1.0, 4.0, 2.0, 4.0, -2.0], 1, 3, 2)?;
-    /// let found = Device::cpu().chamfer(&x, &y, &ChamferOptions::default())?;
+    /// let found = Device::best().chamfer(&x, &y, &ChamferOptions::default())?;
     /// let expected = Neighbours { distances: vec![1.0, 4.0], indices: vec![0, 1] };
     /// assert_eq!(found.x(), &expected); // of two equally near points the first
     /// assert_eq!(found.y().map(|y| &y.distances[..]), Some(&[1.0, 4.0, 4.0][..]));
@@ -51,8 +60,8 @@ impl Device {
     /// # Errors
     /// [`Error::Shape`] where there are not as many clouds of `y` as of `x`, dims differ, or there
     /// are not as many weights as pairs; [`Error::WrongDevice`] for a handle of another device;
-    /// [`Error::Unsupported`] for weights without values, and on a CUDA device: use
-    /// [`Device::cpu`]. [`Error::HostMemory`].
+    /// [`Error::Unsupported`] for weights without values, and on a CUDA device for points of more
+    /// than 15 dims: use [`Device::cpu`]. [`Error::HostMemory`], [`Error::DeviceMemory`].
     pub fn chamfer<'a, T: Element>(
         &self,
         x: impl Into<TokensRef<'a, T>>,
@@ -63,20 +72,39 @@ impl Device {
         let pairs = CloudPairs::new(x.layout(), y.layout(), options)?;
         x.check_device("x", self)?;
         y.check_device("y", self)?;
-        let On::Cpu(()) = self.0 else { return Err(on_cuda()) };
-        let points = [x.host_matrix()?, y.host_matrix()?];
-        let (x, y) =
-            cpu::chamfer::nearest(&pairs, points, options.metric, options.single_direction)?;
-        let mut found = Chamfer {
-            layouts: pairs.layouts.map(Clone::clone),
-            options: options.clone(),
-            values: Vec::new(),
-            x,
-            y,
+        let On::Cuda(cuda) = &self.0 else {
+            return on_host(&pairs, [x.host_matrix()?, y.host_matrix()?], options);
         };
-        found.values = values(&found, |nearest| &nearest.distances)?;
-        Ok(found)
+        let work = CudaChamferWork::new(cuda, &pairs, options, T::TYPE)?;
+        let (mut own_x, mut own_y) = (None, None);
+        let tokens = [x.cuda_tokens(self, &mut own_x)?, y.cuda_tokens(self, &mut own_y)?];
+        let layouts = pairs.layouts.map(Clone::clone);
+        let found = CudaChamfer::new(cuda, n_points(&layouts), pairs.n_pairs(), pairs.dim())?;
+        let (values, sides) = cuda.on_idle_stream(|stream| {
+            work.enqueue(stream, tokens, &found)?;
+            found.read(stream)
+        })?;
+        Ok(Chamfer::of(layouts, options, values, sides))
     }
+}
+
+/// The points of all clouds of each side.
+fn n_points(layouts: &[TokenLayout; 2]) -> [usize; 2] {
+    layouts.each_ref().map(|layout| layout.total_len() as usize)
+}
+
+/// What clouds in host memory have.
+fn on_host<T: Element>(
+    pairs: &CloudPairs<'_>,
+    points: [Matrix<'_, T>; 2],
+    options: &ChamferOptions,
+) -> Result<Chamfer> {
+    let (x, y) = cpu::chamfer::nearest(pairs, points, options.metric, options.single_direction)?;
+    let layouts = pairs.layouts.map(Clone::clone);
+    let sides = [x, y.unwrap_or_default()];
+    let mut found = Chamfer::of(layouts, options, Vec::new(), sides);
+    found.values = values(&found, |nearest| &nearest.distances)?;
+    Ok(found)
 }
 
 /// The values of pairs, of numbers of their points.
@@ -97,12 +125,4 @@ fn values<'a>(
     }
     let weighted = |(pair, sum): (usize, f64)| (sum * f64::from(found.weight(pair))) as f32;
     Ok(sums.into_iter().enumerate().map(weighted).collect())
-}
-
-/// The error for clouds on a CUDA device.
-fn on_cuda() -> Error {
-    Error::Unsupported {
-        what: "Chamfer distances on a CUDA device".into(),
-        why: "they are computed on the CPU: use Device::cpu".into(),
-    }
 }

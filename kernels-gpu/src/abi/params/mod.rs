@@ -5,6 +5,7 @@
 
 pub mod backward;
 mod bandwidth;
+pub mod chamfer;
 mod contiguous;
 mod document_splits;
 mod forward;

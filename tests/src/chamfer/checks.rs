@@ -1,252 +1,18 @@
-//! Clouds of points, and what their Chamfer distances and gradients must be: by comparison of all
-//! points with each other.
+//! Runs cases, and compares what is found with a comparison of all points.
 
 use maxsim::chamfer::{
-    Chamfer, ChamferGrad, ChamferGradients, ChamferOptions, Metric, Neighbours, PointReduction,
+    Chamfer, ChamferGrad, ChamferGradients, DeviceChamfer, Metric, Neighbours, PointReduction,
 };
-use maxsim::format::{Element, ElementType, with_element};
+use maxsim::format::{Element, with_element};
+use maxsim::stream::Queue;
+use maxsim::training::{GradientType, Gradients};
 use maxsim::{Device, Tokens};
-use proptest::prelude::*;
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
+use maxsim_kernels::abi::params::chamfer::DIM_MAX;
 
+use super::{CloudCase, Clouds, Lie, clouds};
 use crate::gpu::text;
-
-/// How the points of clouds lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Points {
-    /// Evenly in a cube.
-    Cube,
-    /// On the unit sphere; those of the second clouds are those of the first, 10⁻³ away.
-    Converging,
-    /// On a lattice of few points: many equal ones, and equally near ones.
-    Lattice,
-    /// All of them one point.
-    Same,
-    /// In a plane with walls, the denser the nearer to the middle, as a scanner sees a street.
-    Scene,
-    /// Some with NaN or infinities.
-    Special,
-    /// So far apart that squares overflow.
-    Huge,
-}
-
-impl Points {
-    /// Every kind.
-    pub const ALL: [Points; 7] = [
-        Points::Cube,
-        Points::Converging,
-        Points::Lattice,
-        Points::Same,
-        Points::Scene,
-        Points::Special,
-        Points::Huge,
-    ];
-}
-
-/// How clouds lie in their matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lie {
-    /// One behind the other.
-    Packed,
-    /// Behind each other, with rows between them that are none's; and a mask.
-    Masked,
-    /// All of them from the first row on.
-    Overlapping,
-}
-
-/// Pairs of clouds and what is asked of them.
-#[derive(Clone, Debug)]
-pub struct CloudCase {
-    /// Dims of a point.
-    pub dim: usize,
-    /// Lengths of the clouds of both sides.
-    pub lens: Vec<[usize; 2]>,
-    /// How points lie.
-    pub points: Points,
-    /// How clouds lie.
-    pub lie: Lie,
-    /// Element type of points.
-    pub element: ElementType,
-    /// The distance of two points.
-    pub metric: Metric,
-    /// What becomes of the points' distances.
-    pub reduction: PointReduction,
-    /// Whether the second clouds' points count too.
-    pub single_direction: bool,
-    /// Whether pairs have weights.
-    pub weighted: bool,
-    /// Seed of the points.
-    pub seed: u64,
-}
-
-impl CloudCase {
-    /// Clouds of f32 points with the usual options.
-    pub fn new(dim: usize, lens: &[[usize; 2]], points: Points) -> CloudCase {
-        CloudCase {
-            dim,
-            lens: lens.to_vec(),
-            points,
-            lie: Lie::Packed,
-            element: ElementType::F32,
-            metric: Metric::SquaredL2,
-            reduction: PointReduction::Mean,
-            single_direction: false,
-            weighted: false,
-            seed: 1,
-        }
-    }
-
-    /// The options of the call.
-    pub fn options(&self) -> ChamferOptions {
-        let options = ChamferOptions::default()
-            .metric(self.metric)
-            .reduction(self.reduction)
-            .single_direction(self.single_direction);
-        match self.weighted && self.reduction != PointReduction::None {
-            true => {
-                options.weights((0..self.lens.len()).map(|i| i as f32 - 1.5).collect::<Vec<_>>())
-            }
-            false => options,
-        }
-    }
-}
-
-/// Any case.
-pub fn cases() -> impl Strategy<Value = CloudCase> {
-    let lens = prop::collection::vec([0usize..90, 0usize..90], 0..5);
-    let dims = prop_oneof![3 => 1usize..=3, 2 => 4usize..=15, 1 => 16usize..80];
-    let points = prop::sample::select(Points::ALL.to_vec());
-    let lie = prop::sample::select(vec![Lie::Packed, Lie::Masked, Lie::Overlapping]);
-    let element = prop::sample::select(ElementType::ALL.to_vec());
-    let metric = prop::sample::select(vec![Metric::SquaredL2, Metric::L1]);
-    let reduction = prop::sample::select(vec![
-        PointReduction::Mean,
-        PointReduction::Sum,
-        PointReduction::Max,
-        PointReduction::None,
-    ]);
-    let flags = (any::<bool>(), any::<bool>(), any::<u64>());
-    (dims, lens, points, lie, element, metric, reduction, flags).prop_map(
-        |(dim, lens, points, lie, element, metric, reduction, flags)| {
-            let (single_direction, weighted, seed) = flags;
-            CloudCase {
-                dim,
-                lens,
-                points,
-                lie,
-                element,
-                metric,
-                reduction,
-                single_direction,
-                weighted,
-                seed,
-            }
-        },
-    )
-}
-
-/// A side's clouds: elements, and the rows and mask of each cloud.
-#[derive(Clone, Debug)]
-pub struct Clouds<T> {
-    /// `[rows, dim]`.
-    pub elements: Vec<T>,
-    /// Dims of a point.
-    pub dim: usize,
-    starts: Vec<i64>,
-    lens: Vec<i64>,
-    mask: Option<Vec<u8>>,
-}
-
-impl<T: Element> Clouds<T> {
-    /// The clouds as the library takes them.
-    ///
-    /// # Errors
-    /// The library's.
-    pub fn tokens(&self) -> maxsim::Result<Tokens<'_, T>> {
-        let tokens = Tokens::scattered(&self.elements, self.dim, &self.starts, &self.lens)?;
-        match &self.mask {
-            Some(mask) => tokens.with_mask(&mask[..]),
-            None => Ok(tokens),
-        }
-    }
-
-    /// The row of a point, if it is valid.
-    fn row(&self, cloud: usize, point: usize) -> Option<usize> {
-        let row = self.starts[cloud] as usize + point;
-        self.mask.as_ref().is_none_or(|mask| mask[row] != 0).then_some(row)
-    }
-
-    fn values(&self, row: usize) -> impl Iterator<Item = f32> + '_ {
-        self.elements[row * self.dim..][..self.dim].iter().map(|x| x.to_f32())
-    }
-}
-
-/// Both sides' clouds of a case.
-pub fn clouds<T: Element>(case: &CloudCase) -> [Clouds<T>; 2] {
-    let mut rng = SmallRng::seed_from_u64(case.seed);
-    let gap = usize::from(case.lie == Lie::Masked) * 3;
-    let mut before: Vec<f32> = Vec::new();
-    [0, 1].map(|side| {
-        let (mut starts, mut lens, mut rows) = (Vec::new(), Vec::new(), 0);
-        for len in case.lens.iter().map(|lens| lens[side]) {
-            starts.push(if case.lie == Lie::Overlapping { 0 } else { rows as i64 });
-            lens.push(len as i64);
-            match case.lie {
-                Lie::Overlapping => rows = rows.max(len),
-                _ => rows += len + gap,
-            }
-        }
-        let values = values(case, side, rows, &before, &mut rng);
-        before.clone_from(&values);
-        let elements = values.into_iter().map(T::from_f32).collect();
-        let mask = (case.lie == Lie::Masked)
-            .then(|| (0..rows).map(|_| u8::from(rng.random_range(0..4) > 0)).collect());
-        Clouds { elements, dim: case.dim, starts, lens, mask }
-    })
-}
-
-fn values(
-    case: &CloudCase,
-    side: usize,
-    rows: usize,
-    before: &[f32],
-    rng: &mut SmallRng,
-) -> Vec<f32> {
-    let dim = case.dim;
-    let mut values = vec![0.0f32; rows * dim];
-    for (i, row) in values.chunks_exact_mut(dim).enumerate() {
-        row.fill_with(|| rng.random_range(-1.0..1.0));
-        match case.points {
-            Points::Cube => {}
-            Points::Converging => {
-                let length = row.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-6);
-                row.iter_mut().for_each(|x| *x /= length);
-                if side == 1 && before.len() >= (i + 1) * dim {
-                    let near = &before[i * dim..][..dim];
-                    row.iter_mut().zip(near).for_each(|(x, near)| *x = *x * 1e-3 + near);
-                }
-            }
-            Points::Lattice => row.iter_mut().for_each(|x| *x = (*x * 2.0).round()),
-            Points::Same => row.fill(0.25),
-            Points::Scene => {
-                let range = 0.5 / (row[0].abs() + 0.01);
-                row.iter_mut().for_each(|x| *x *= range);
-                if let [.., height] = row {
-                    *height *= if i % 3 == 0 { 0.2 } else { 0.001 };
-                }
-            }
-            Points::Special => {
-                let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
-                if rng.random_range(0..60) == 0 {
-                    row[rng.random_range(0..dim)] = odd[rng.random_range(side..3)];
-                }
-            }
-            Points::Huge => row.iter_mut().for_each(|x| *x *= 3e38),
-        }
-    }
-    values
-}
+use crate::gradients::all_devices;
+use crate::suite::Suite;
 
 /// Neighbours of a side's points, as the library computes distances, but without any search.
 fn nearest<T: Element>(case: &CloudCase, sides: [&Clouds<T>; 2]) -> Neighbours {
@@ -338,10 +104,7 @@ fn reduced(terms: &[Term], n_pairs: usize) -> Vec<[Reduced; 2]> {
 }
 
 /// Runs a case on a device and compares everything with what it must be.
-///
-/// # Errors
-/// What differs.
-pub fn check(device: &Device, case: &CloudCase) -> Result<(), String> {
+fn check(device: &Device, case: &CloudCase) -> Result<(), String> {
     with_element!(case.element, T => check_as::<T>(device, case))
 }
 
@@ -361,7 +124,100 @@ fn check_as<T: Element>(device: &Device, case: &CloudCase) -> Result<(), String>
     let terms = terms([&x, &y], &found);
     let reduced = reduced(&terms, case.lens.len());
     check_values(case, &found, &reduced)?;
-    check_gradients(device, case, [&x, &y], [&tokens[0], &tokens[1]], &found, &terms, &reduced)
+    let tokens = [&tokens[0], &tokens[1]];
+    check_gradients(device, case, [&x, &y], tokens, &found, &terms, &reduced)?;
+    if case.seed.is_multiple_of(STREAM_TURNS) {
+        check_streamed(device, case, tokens, &found).map_err(|why| format!("streamed: {why}"))?;
+    }
+    Ok(())
+}
+
+/// The devices that take a case's points.
+pub fn devices(case: &CloudCase) -> Vec<Device> {
+    let takes = |device: &Device| device.ordinal().is_none() || case.dim <= DIM_MAX;
+    all_devices().into_iter().filter(takes).collect()
+}
+
+/// Runs a case on all devices that take it.
+///
+/// # Errors
+/// What differs.
+pub fn check_all(suite: &Suite, case: &CloudCase) -> Result<(), String> {
+    for device in devices(case) {
+        check(&device, case).map_err(|why| format!("{device}: {why}"))?;
+        suite.count(&device.to_string());
+    }
+    Ok(())
+}
+
+/// Number of cases of which one goes through a stream and a graph too.
+const STREAM_TURNS: u64 = 3;
+
+/// Whether a device refuses gradients: those of clouds that share rows.
+fn is_refused<R>(device: &Device, case: &CloudCase, result: &maxsim::Result<R>) -> bool {
+    let may_refuse = device.ordinal().is_some() && case.lie == Lie::Overlapping;
+    may_refuse && matches!(result, Err(maxsim::Error::Unsupported { .. }))
+}
+
+/// The same call in stream order, enqueued and in a graph, has the same bits every time.
+fn check_streamed<T: Element>(
+    device: &Device,
+    case: &CloudCase,
+    [x, y]: [&Tokens<'_, T>; 2],
+    found: &Chamfer,
+) -> Result<(), String> {
+    let [own_x, own_y] = [device.upload(x).map_err(text)?, device.upload(y).map_err(text)?];
+    let work = device.prepare_chamfer(&own_x, &own_y, &case.options()).map_err(text)?;
+    let mut streamed = work.new_found().map_err(text)?;
+    let mut stream = device.stream().map_err(text)?;
+    let compare = |streamed: &DeviceChamfer| {
+        let again = streamed.read().map_err(text)?;
+        let bits = |found: &Chamfer| {
+            let sides = [Some(found.x()), found.y()].map(|side| {
+                let side = side?;
+                let distances: Vec<u32> = side.distances.iter().map(|x| x.to_bits()).collect();
+                Some((distances, side.indices.clone()))
+            });
+            (found.values().iter().map(|x| x.to_bits()).collect::<Vec<_>>(), sides)
+        };
+        let is_same = bits(&again) == bits(found);
+        is_same.then_some(()).ok_or("another result than at once".to_string())
+    };
+    for _ in 0..2 {
+        stream.chamfer_into(&own_x, &own_y, &work, &mut streamed).map_err(text)?;
+        compare(&streamed)?;
+    }
+    if case.reduction == PointReduction::None {
+        return Ok(());
+    }
+    let values: Vec<f32> = (0..case.lens.len()).map(number).collect();
+    let grad = work.upload_grad(&values).map_err(text)?;
+    let mut gradients = work.new_gradients(GradientType::F32).map_err(text)?;
+    let captured = device.capture(|capture| {
+        capture.chamfer_into(&own_x, &own_y, &work, &mut streamed)?;
+        capture.chamfer_backward(&own_x, &own_y, &work, streamed.with_grad(&grad), &mut gradients)
+    });
+    if is_refused(device, case, &captured) {
+        return Ok(());
+    }
+    let mut step = captured.map_err(text)?;
+    let expected =
+        device.chamfer_backward(x, y, found, ChamferGrad::Values(&values)).map_err(text)?;
+    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for _ in 0..2 {
+        step.launch(&mut stream).map_err(text)?;
+        compare(&streamed)?;
+        let Gradients { queries, documents, .. } = gradients.read().map_err(text)?;
+        if (bits(&queries), bits(&documents)) != (bits(&expected.x), bits(&expected.y)) {
+            return Err("other gradients than at once".into());
+        }
+    }
+    Ok(())
+}
+
+/// Some number.
+fn number(i: usize) -> f32 {
+    ((i * 37 + 11) % 29) as f32 / 7.0 - 2.0
 }
 
 /// Checks that neighbours are the same, and distances bit for bit.
@@ -421,7 +277,6 @@ fn check_gradients<T: Element>(
     terms: &[Term],
     reduced: &[[Reduced; 2]],
 ) -> Result<(), String> {
-    let number = |i: usize| ((i * 37 + 11) % 29) as f32 / 7.0 - 2.0;
     let of_values: Vec<f32> = (0..case.lens.len()).map(number).collect();
     let n_points =
         |nearest: Option<&Neighbours>| nearest.map_or(0, |nearest| nearest.distances.len());
@@ -433,7 +288,11 @@ fn check_gradients<T: Element>(
         None => ChamferGrad::Distances(&of_points[0], &of_points[1]),
     };
     let [x, y] = tokens;
-    let gradients = device.chamfer_backward(x, y, found, grad).map_err(text)?;
+    let gradients = device.chamfer_backward(x, y, found, grad);
+    if is_refused(device, case, &gradients) {
+        return Ok(());
+    }
+    let gradients = gradients.map_err(text)?;
     let again = device.chamfer_backward(x, y, found, grad).map_err(text)?;
     let bits = |gradients: &ChamferGradients| {
         [&gradients.x, &gradients.y]
@@ -455,7 +314,10 @@ fn check_gradients<T: Element>(
     // Sums and sums of magnitudes.
     let mut expected = clouds.map(|side| vec![(0.0f64, 0.0f64); side.elements.len()]);
     for term in terms {
-        let Some(factor) = factor(term) else { continue };
+        let Some(mut factor) = factor(term) else { continue };
+        if !term.distance.is_finite() {
+            factor = f64::NAN;
+        }
         let (from, to) = (term.side, 1 - term.side);
         let coordinates = clouds[from].values(term.row).zip(clouds[to].values(term.neighbour));
         for (k, (p, q)) in coordinates.enumerate() {
@@ -473,19 +335,24 @@ fn check_gradients<T: Element>(
             }
         }
     }
+    // On a GPU terms are whole numbers of units of the largest there may be.
+    let magnitudes = expected.iter().flatten().map(|&(_, magnitude)| magnitude);
+    let most = magnitudes.filter(|x| x.is_finite()).fold(0.0, f64::max);
+    let unit = if device.ordinal().is_some() { most * 2f64.powi(-48) } else { 0.0 };
     for (side, found) in [&gradients.x, &gradients.y].into_iter().enumerate() {
-        compare(&expected[side], found, terms.len()).map_err(|why| format!("∂{side} {why}"))?;
+        compare(&expected[side], found, terms.len(), unit)
+            .map_err(|why| format!("∂{side} {why}"))?;
     }
     Ok(())
 }
 
-fn compare(expected: &[(f64, f64)], found: &[f32], n: usize) -> Result<(), String> {
+fn compare(expected: &[(f64, f64)], found: &[f32], n: usize, unit: f64) -> Result<(), String> {
     if expected.len() != found.len() {
         return Err(format!("has {} elements", found.len()));
     }
     for (i, (&(sum, magnitude), &found)) in expected.iter().zip(found).enumerate() {
         let error = (f64::from(found) - sum).abs();
-        let allowed = (n + 4) as f64 * 2f64.powi(-23) * magnitude;
+        let allowed = (n + 4) as f64 * (2f64.powi(-23) * magnitude + unit);
         let is_far = magnitude > f64::from(f32::MAX) / 4.0 && !found.is_finite();
         let are_nan = sum.is_nan() && found.is_nan();
         if !(error <= allowed || are_nan || is_far || f64::from(found) == sum) {

@@ -1,0 +1,138 @@
+//! What Chamfer distances find, in device memory.
+
+use std::sync::Arc;
+
+use maxsim_kernels::abi::params::chamfer::CloudStats;
+
+use crate::cuda::driver::context::CudaDevice;
+use crate::cuda::driver::hazards::Hazard;
+use crate::cuda::driver::memory::{Buffer, overwrite};
+use crate::cuda::driver::stream::CudaStream;
+use crate::error::Result;
+use crate::problem::chamfer::{Chamfer, Neighbours, Reduced, each_cloud, reduced};
+use crate::runtime::alloc::{filled, reserve};
+
+/// Alignment of each list.
+const ALIGN_BYTES: u64 = 256;
+
+/// Numbers of points by place, and of pairs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Addresses {
+    /// u64, 0 between calls.
+    pub keys: u64,
+    pub distances: u64,
+    pub indices: u64,
+    pub stats: u64,
+    pub values: u64,
+    /// i64, 0 between calls.
+    pub sums: u64,
+    /// u64, 0 between calls.
+    pub flags: u64,
+}
+
+/// Distances, neighbours and values of pairs of clouds, and room for what gradients add up.
+#[derive(Debug)]
+pub(crate) struct CudaChamfer {
+    device: Arc<CudaDevice>,
+    /// Points of both sides.
+    n_points: [usize; 2],
+    n_pairs: usize,
+    addresses: Addresses,
+    hazard: Arc<Hazard>,
+    _memory: Buffer,
+}
+
+impl CudaChamfer {
+    /// Zeros, for so many points of both sides, of `dim` dims.
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        n_points: [usize; 2],
+        n_pairs: usize,
+        dim: usize,
+    ) -> Result<CudaChamfer> {
+        let n = (n_points[0] + n_points[1]) as u64;
+        let stats_bytes = 2 * n_pairs as u64 * size_of::<CloudStats>() as u64;
+        let lens =
+            [n * 8, n * 4, n * 4, stats_bytes, n_pairs as u64 * 4, n * dim as u64 * 8, n * 8];
+        let mut end = 0;
+        let offsets = lens.map(|len| {
+            let offset = end;
+            end = (offset + len).next_multiple_of(ALIGN_BYTES);
+            offset
+        });
+        let memory = Buffer::zeroed(device, end)?;
+        let [keys, distances, indices, stats, values, sums, flags] =
+            offsets.map(|offset| memory.address() + offset);
+        let addresses = Addresses { keys, distances, indices, stats, values, sums, flags };
+        let hazard = Arc::new(Hazard::new(device)?);
+        let device = device.clone();
+        Ok(CudaChamfer { device, n_points, n_pairs, addresses, hazard, _memory: memory })
+    }
+
+    /// What was found before, as gradients need it.
+    pub(crate) fn of_found(device: &Arc<CudaDevice>, found: &Chamfer) -> Result<CudaChamfer> {
+        let [x, y] = &found.layouts;
+        let n_points = [x, y].map(|layout| layout.total_len() as usize);
+        let own = CudaChamfer::new(device, n_points, x.n_items(), x.dim())?;
+        let mut stats = filled(2 * x.n_items() as u64, [0u32; 8])?;
+        let mut indices = Vec::new();
+        reserve(&mut indices, n_points[0] + n_points[1])?;
+        indices.extend_from_slice(&found.x.indices);
+        match &found.y {
+            Some(y) => indices.extend_from_slice(&y.indices),
+            None => indices.resize(n_points[0] + n_points[1], -1),
+        }
+        for (side, neighbours) in found.directions() {
+            each_cloud(&found.layouts[side], |pair, first, len| {
+                let own = first..first + len;
+                let (distances, indices) =
+                    (&neighbours.distances[own.clone()], &neighbours.indices[own]);
+                let Reduced { n, largest, .. } =
+                    reduced(found.options.reduction, distances, indices);
+                let finite = distances.iter().filter(|distance| distance.is_finite());
+                let most_finite = finite.fold(0.0f32, |most, &distance| most.max(distance));
+                stats[2 * pair + side] =
+                    [0, 0, n as u32, largest as u32, 0, most_finite.to_bits(), 0, 0];
+            });
+        }
+        let entered = device.enter()?;
+        // SAFETY: the memory was just made, for so many points and pairs.
+        unsafe {
+            overwrite(&entered, own.addresses.indices, bytemuck::cast_slice(&indices))?;
+            overwrite(&entered, own.addresses.stats, bytemuck::cast_slice(&stats))?;
+        }
+        drop(entered);
+        Ok(own)
+    }
+
+    pub(super) fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    pub(in crate::cuda) fn hazard(&self) -> &Arc<Hazard> {
+        &self.hazard
+    }
+
+    /// Copies values, and the neighbours of both sides, behind a stream's work and whatever writes
+    /// them.
+    pub(crate) fn read(&self, stream: &mut CudaStream) -> Result<(Vec<f32>, [Neighbours; 2])> {
+        let [n_x, n_y] = self.n_points;
+        let mut values = filled(self.n_pairs as u64, 0.0f32)?;
+        let mut distances = filled((n_x + n_y) as u64, 0.0f32)?;
+        let mut indices = filled((n_x + n_y) as u64, -1i32)?;
+        let entered = self.device.enter()?;
+        let order = stream.order(&entered)?;
+        let _last = self.hazard.begin(&entered, stream, order)?;
+        let Addresses { values: a, distances: b, indices: c, .. } = self.addresses;
+        let from = [
+            (a, bytemuck::cast_slice_mut(&mut values)),
+            (b, bytemuck::cast_slice_mut(&mut distances)),
+            (c, bytemuck::cast_slice_mut(&mut indices)),
+        ];
+        // SAFETY: there are so many of each, and the hazard, which is held, orders their writes
+        // before.
+        unsafe { stream.read(&entered, from)? };
+        let y = Neighbours { distances: distances.split_off(n_x), indices: indices.split_off(n_x) };
+        Ok((values, [Neighbours { distances, indices }, y]))
+    }
+}

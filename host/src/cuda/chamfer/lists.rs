@@ -1,0 +1,205 @@
+//! How the comparisons of clouds are divided among CTAs: pure, of sizes alone.
+
+use bytemuck::cast_slice;
+use maxsim_kernels::abi::params::chamfer::{
+    BLOCK_LEN, CloudPair, GRADIENT_THREADS, NearestTask, PointTask, THREADS, points_per_thread,
+    tile_len_max,
+};
+
+use crate::error::Result;
+use crate::problem::chamfer::{ChamferOptions, CloudPairs, each_cloud};
+use crate::runtime::alloc::reserve;
+use crate::tokens::layout::check_count;
+
+/// Points of the other cloud that a CTA could compare in the time that it takes to begin, to fill
+/// its tile and to look for neighbours.
+const START_LEN: u64 = 96;
+
+/// How many of a hundred instructions that a multiprocessor could issue it issues, with one CTA and
+/// with more of them: four warps wait for their own results too often.
+const EFFICIENCY: [u64; 5] = [45, 72, 82, 88, 92];
+
+/// What CTAs do, as words of kernels' structs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Lists {
+    /// [`CloudPair`]s.
+    pub pairs: Vec<[u32; 8]>,
+    /// [`NearestTask`]s.
+    pub nearest: Vec<[u32; 4]>,
+    /// [`PointTask`]s.
+    pub points: Vec<[u32; 2]>,
+    /// Most points of a tile.
+    pub tile_len: u32,
+}
+
+impl Lists {
+    /// Those of a call whose points have `width` numbers each.
+    pub(super) fn new(
+        pairs: &CloudPairs<'_>,
+        options: &ChamferOptions,
+        width: usize,
+        n_multiprocessors: usize,
+    ) -> Result<Lists> {
+        let clouds = cloud_pairs(pairs, options)?;
+        let own_len = THREADS * points_per_thread(width);
+        let n_directions = if options.single_direction { 1 } else { 2 };
+        let tile_len = tile_len(&clouds, n_directions, own_len, width, n_multiprocessors);
+        let (pairs, nearest, points) = (Vec::new(), Vec::new(), Vec::new());
+        let mut lists = Lists { pairs, nearest, points, tile_len };
+        let tile_len = tile_len as usize;
+        reserve(&mut lists.pairs, clouds.len())?;
+        for (number, cloud) in (0u32..).zip(&clouds) {
+            let CloudPair { starts, lens, places, weight, reserved } = *cloud;
+            let [[a, b], [c, d], [e, f]] = [starts, lens, places];
+            lists.pairs.push([a, b, c, d, e, f, weight.to_bits(), reserved]);
+            for side in 0..2 {
+                let (own, other) = (lens[side] as usize, lens[1 - side] as usize);
+                let pair_and_side = 2 * number + side as u32;
+                reserve(&mut lists.points, own.div_ceil(GRADIENT_THREADS))?;
+                lists.points.extend((0..own).step_by(GRADIENT_THREADS).map(|first| {
+                    let PointTask { pair_and_side, first } =
+                        PointTask { pair_and_side, first: first as u32 };
+                    [pair_and_side, first]
+                }));
+                if side >= n_directions {
+                    continue;
+                }
+                reserve(&mut lists.nearest, own.div_ceil(own_len) * other.div_ceil(tile_len))?;
+                for first_other in (0..other).step_by(tile_len) {
+                    let n_others = tile_len.min(other - first_other) as u32;
+                    lists.nearest.extend((0..own).step_by(own_len).map(|first| {
+                        let (first, first_other) = (first as u32, first_other as u32);
+                        let task = NearestTask { pair_and_side, first, first_other, n_others };
+                        [task.pair_and_side, task.first, task.first_other, task.n_others]
+                    }));
+                }
+            }
+        }
+        check_count("CTAs of a comparison of clouds", lists.nearest.len())?;
+        Ok(lists)
+    }
+
+    /// The lists as they are in memory.
+    pub(super) fn bytes(&self) -> [&[u8]; 3] {
+        [cast_slice(&self.pairs), cast_slice(&self.nearest), cast_slice(&self.points)]
+    }
+}
+
+/// The pairs with the places of their points.
+fn cloud_pairs(pairs: &CloudPairs<'_>, options: &ChamferOptions) -> Result<Vec<CloudPair>> {
+    let [x, y] = pairs.layouts;
+    check_count("points of both sides", (x.total_len() + y.total_len()) as usize)?;
+    let mut clouds = Vec::new();
+    reserve(&mut clouds, pairs.n_pairs())?;
+    for pair in 0..pairs.n_pairs() {
+        let [[x_start, x_len], [y_start, y_len]] = [x, y].map(|side| side.segments()[pair]);
+        clouds.push(CloudPair {
+            starts: [x_start, y_start],
+            lens: [x_len, y_len],
+            places: [0; 2],
+            weight: options.weights.as_ref().map_or(1.0, |weights| weights[pair]),
+            reserved: 0,
+        });
+    }
+    for (side, before) in [(0, 0), (1, x.total_len() as u32)] {
+        each_cloud(pairs.layouts[side], |pair, first, _| {
+            clouds[pair].places[side] = before + first as u32;
+        });
+    }
+    Ok(clouds)
+}
+
+/// The length of tiles with which the busiest multiprocessor has least to do.
+fn tile_len(
+    clouds: &[CloudPair],
+    n_directions: usize,
+    own_len: usize,
+    width: usize,
+    n_multiprocessors: usize,
+) -> u32 {
+    let longest = clouds.iter().flat_map(|cloud| cloud.lens).max().unwrap_or(0);
+    let most = tile_len_max(width).min(longest.next_multiple_of(BLOCK_LEN)).max(BLOCK_LEN);
+    let directions = || {
+        clouds.iter().flat_map(|cloud| {
+            let [x, y] = cloud.lens.map(u64::from);
+            [(x, y), (y, x)].into_iter().take(n_directions)
+        })
+    };
+    let n_own: u64 = directions().map(|(own, _)| own.div_ceil(own_len as u64)).sum();
+    // Where there are many CTAs they are shared evenly, however long they are.
+    if n_own > 16 * n_multiprocessors as u64 {
+        return most;
+    }
+    let cost = |tile_len: u32| {
+        let tiles = |(own, other): (u64, u64)| {
+            own.div_ceil(own_len as u64) * other.div_ceil(tile_len.into())
+        };
+        let n_ctas: u64 = directions().map(tiles).sum();
+        let n_in_turn = n_ctas.div_ceil(n_multiprocessors.max(1) as u64);
+        let at_once = EFFICIENCY[(n_in_turn.max(1) as usize).min(EFFICIENCY.len()) - 1];
+        n_in_turn * (u64::from(tile_len) + START_LEN) * 100 / at_once
+    };
+    let lens = (1..=most / BLOCK_LEN).rev().map(|blocks| blocks * BLOCK_LEN);
+    lens.min_by_key(|&len| cost(len)).unwrap_or(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokens::layout::TokenLayout;
+
+    fn lists(x: &[u32], y: &[u32], options: &ChamferOptions) -> Lists {
+        let layout = |lens: &[u32]| {
+            let mut offsets = vec![0u32];
+            lens.iter().for_each(|len| offsets.push(offsets[offsets.len() - 1] + len));
+            TokenLayout::packed(offsets[lens.len()] as usize, 3, &offsets).unwrap()
+        };
+        let (x, y) = (layout(x), layout(y));
+        Lists::new(&CloudPairs::new(&x, &y, options).unwrap(), options, 4, 132).unwrap()
+    }
+
+    /// Every point of a cloud meets every point of the other once.
+    #[test]
+    fn all_points_meet() {
+        let (x, y) = ([1000, 0, 5, 30_000], [2100, 7, 0, 4000]);
+        for single in [false, true] {
+            let options = ChamferOptions::default().single_direction(single);
+            let lists = lists(&x, &y, &options);
+            let mut met = [[0u64; 2]; 4];
+            for &[pair_and_side, first, first_other, n_others] in &lists.nearest {
+                let (pair, side) = ((pair_and_side / 2) as usize, (pair_and_side % 2) as usize);
+                let (own, other) = if side == 0 { (x[pair], y[pair]) } else { (y[pair], x[pair]) };
+                assert!(first < own && first_other + n_others <= other);
+                assert!(n_others <= tile_len_max(4) && first_other.is_multiple_of(BLOCK_LEN));
+                let own_len = (THREADS * points_per_thread(4)) as u32;
+                met[pair][side] += u64::from(own_len.min(own - first)) * u64::from(n_others);
+            }
+            for pair in 0..4 {
+                let all = u64::from(x[pair]) * u64::from(y[pair]);
+                assert_eq!(met[pair], [all, if single { 0 } else { all }]);
+            }
+            let points = |side| -> u32 {
+                let own = lists.points.iter().filter(|task| task[0] % 2 == side);
+                let lens = if side == 0 { x } else { y };
+                own.map(|task| 256.min(lens[task[0] as usize / 2] - task[1])).sum()
+            };
+            assert_eq!([points(0), points(1)], [31_005, 6107]);
+            assert_eq!(lists.pairs[3], [1005, 2107, 30_000, 4000, 1005, 31_005 + 2107, ONE, 0]);
+        }
+    }
+
+    const ONE: u32 = 1.0f32.to_bits();
+
+    /// All multiprocessors have as much to do, or nearly.
+    #[test]
+    fn tiles_share_the_work() {
+        let options = ChamferOptions::default();
+        let batch = lists(&[2048; 32], &[2048; 32], &options);
+        assert_eq!(batch.nearest.len() % 256, 0);
+        assert!(batch.nearest.len() >= 512);
+        let one = lists(&[10_000], &[10_000], &options);
+        let n = one.nearest.len();
+        // Of 132 multiprocessors hardly any has one less than the others.
+        assert!(n >= 3 * 132 && n.div_ceil(132) * 132 - n <= 40, "{n}");
+    }
+}

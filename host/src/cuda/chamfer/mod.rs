@@ -1,0 +1,280 @@
+//! Chamfer distances on a device: the launches that find neighbours, and those of gradients.
+
+mod found;
+mod lists;
+
+use std::sync::Arc;
+
+use cust::sys::CUstream;
+use maxsim_kernels::abi::params::chamfer::{
+    Clouds, DIM_MAX, GradientParams, NearestParams, Points, REDUCE_SHARED_BYTES, ReduceParams,
+    TILE_OFFSET, reduction, tag,
+};
+use maxsim_kernels::table::Entry;
+use maxsim_kernels::table::auxiliary::{
+    CHAMFER_GRADIENTS, CHAMFER_NEAREST_3, CHAMFER_NEAREST_8, CHAMFER_NEAREST_15, CHAMFER_REDUCE,
+    CHAMFER_SCATTER,
+};
+
+pub(crate) use self::found::CudaChamfer;
+use self::lists::Lists;
+use crate::cuda::buffers::gradients::CudaGradients;
+use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::calls::ChamferGradCall;
+use crate::cuda::driver::context::{CudaDevice, Entered};
+use crate::cuda::driver::hazards::Hazard;
+use crate::cuda::driver::launch::start;
+use crate::cuda::driver::memory::{Buffer, fill};
+use crate::cuda::driver::module::Kernel;
+use crate::cuda::driver::staging::upload_lists;
+use crate::cuda::driver::stream::CudaStream;
+use crate::error::{Error, Result};
+use crate::problem::chamfer::{ChamferOptions, CloudPairs, Metric, PointReduction};
+use crate::problem::runs::Runs;
+use crate::tokens::element::ElementType;
+
+/// Chamfer distances made ready.
+#[derive(Debug)]
+pub(crate) struct CudaChamferWork {
+    device: Arc<CudaDevice>,
+    nearest: Kernel<NearestParams>,
+    reduce: Kernel<ReduceParams>,
+    scatter: Kernel<GradientParams>,
+    gradients: Kernel<GradientParams>,
+    dim: usize,
+    element: ElementType,
+    options: ChamferOptions,
+    n_pairs: u32,
+    n_nearest_tasks: u32,
+    n_point_tasks: u32,
+    /// Shared memory of the search.
+    shared_bytes: u32,
+    /// Pairs, and tasks of points against tiles and of points; 0 = none.
+    lists: [u64; 3],
+    _lists: Buffer,
+    /// Clouds of a side that share rows.
+    has_overlaps: bool,
+    /// Sides whose matrix has rows of no cloud.
+    has_other_rows: [bool; 2],
+}
+
+impl CudaChamferWork {
+    /// Uploads the lists and loads the kernels.
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        pairs: &CloudPairs<'_>,
+        options: &ChamferOptions,
+        element: ElementType,
+    ) -> Result<CudaChamferWork> {
+        let (kernel, width) = kernel_for(pairs.dim())?;
+        let n_multiprocessors = device.limits().n_multiprocessors;
+        let lists = Lists::new(pairs, options, width, n_multiprocessors)?;
+        let (memory, addresses) = upload_lists(device, lists.bytes())?;
+        let mut has_overlaps = false;
+        let mut has_other_rows = [false; 2];
+        for (layout, has_other_rows) in pairs.layouts.into_iter().zip(&mut has_other_rows) {
+            let n_filled = (0..layout.n_items()).filter(|&i| layout.item_len(i) > 0).count();
+            has_overlaps |= Runs::new(layout)?.rows.len() < n_filled;
+            *has_other_rows = layout.total_len() != layout.rows() as u64;
+        }
+        Ok(CudaChamferWork {
+            device: device.clone(),
+            nearest: device.kernel(kernel)?,
+            reduce: device.kernel(CHAMFER_REDUCE)?,
+            scatter: device.kernel(CHAMFER_SCATTER)?,
+            gradients: device.kernel(CHAMFER_GRADIENTS)?,
+            dim: pairs.dim(),
+            element,
+            options: options.clone(),
+            n_pairs: pairs.n_pairs() as u32,
+            n_nearest_tasks: lists.nearest.len() as u32,
+            n_point_tasks: lists.points.len() as u32,
+            shared_bytes: TILE_OFFSET + lists.tile_len * width as u32 * 4,
+            lists: addresses,
+            _lists: memory,
+            has_overlaps,
+            has_other_rows,
+        })
+    }
+
+    /// Refuses clouds that share rows, of which no thread would have a row's gradient for itself.
+    pub(crate) fn check_backward(&self) -> Result<()> {
+        if !self.has_overlaps {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            what: "gradients of clouds that share rows on a CUDA device".into(),
+            why: "they are computed on the CPU: use Device::cpu".into(),
+        })
+    }
+
+    /// Enqueues the search and the reduction. Allocates nothing.
+    ///
+    /// Tokens and results must be those of the work; the caller checks them.
+    pub(crate) fn enqueue(
+        &self,
+        stream: &mut CudaStream,
+        tokens: [&Arc<CudaTokens>; 2],
+        found: &CudaChamfer,
+    ) -> Result<()> {
+        let entered = self.device.enter()?;
+        let order = stream.order(&entered)?;
+        let raw = stream.raw();
+        // SAFETY: tokens and results are those of the work (the caller's check), in this context,
+        // and the hazard orders their use.
+        let run = || unsafe { self.run(&entered, raw, tokens, found) };
+        found.hazard().enqueue(&entered, stream, order, run)
+    }
+
+    /// Enqueues the launches of a search.
+    ///
+    /// # Safety
+    /// `stream` must be a stream of the context; what the call is given must be of the work and
+    /// live until the launches have run. Until then nothing else may use the results.
+    pub(super) unsafe fn run(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        tokens: [&Arc<CudaTokens>; 2],
+        found: &CudaChamfer,
+    ) -> Result<()> {
+        let addresses = found.addresses();
+        // SAFETY: lists, keys and results are of these clouds; the caller's promise.
+        unsafe {
+            if self.n_nearest_tasks > 0 {
+                let params = NearestParams {
+                    clouds: self.clouds(tokens),
+                    tasks: self.lists[1],
+                    keys: addresses.keys,
+                };
+                let grid = self.n_nearest_tasks;
+                start(entered, stream, &self.nearest, grid, self.shared_bytes, &params)?;
+            }
+            if self.n_pairs == 0 {
+                return Ok(());
+            }
+            let params = ReduceParams {
+                pairs: self.lists[0],
+                keys: addresses.keys,
+                distances: addresses.distances,
+                indices: addresses.indices,
+                stats: addresses.stats,
+                values: addresses.values,
+                reduction: number_of(self.options.reduction),
+                single_direction: u32::from(self.options.single_direction),
+            };
+            let shared = REDUCE_SHARED_BYTES as u32;
+            start(entered, stream, &self.reduce, self.n_pairs, shared, &params)
+        }
+    }
+
+    /// Enqueues gradients. Allocates nothing.
+    ///
+    /// Everything must be of the work; the caller checks it.
+    pub(crate) fn enqueue_backward(
+        &self,
+        stream: &mut CudaStream,
+        tokens: [&Arc<CudaTokens>; 2],
+        found: &CudaChamfer,
+        grad: ChamferGradCall<'_>,
+        gradients: &CudaGradients,
+    ) -> Result<()> {
+        let entered = self.device.enter()?;
+        let order = stream.order(&entered)?;
+        let raw = stream.raw();
+        let hazards = [
+            Some(found.hazard().as_ref()),
+            Some(grad.gradients.hazard().as_ref()),
+            Some(gradients.hazard().as_ref()),
+        ];
+        // SAFETY: everything is of the work (the caller's check), in this context, and the hazards
+        // order its use.
+        let run = || unsafe { self.run_backward(&entered, raw, tokens, found, grad, gradients) };
+        Hazard::enqueue_all(hazards, &entered, stream, order, run)
+    }
+
+    /// Enqueues the launches of gradients.
+    ///
+    /// # Safety
+    /// As [`CudaChamferWork::run`]; until the launches have run nothing else may use the gradients
+    /// or write what they are of.
+    pub(super) unsafe fn run_backward(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        tokens: [&Arc<CudaTokens>; 2],
+        found: &CudaChamfer,
+        grad: ChamferGradCall<'_>,
+        gradients: &CudaGradients,
+    ) -> Result<()> {
+        let (addresses, sides) = (found.addresses(), gradients.sides());
+        let (own, most_of_points) = (grad.gradients.address(), grad.most_of_points);
+        let params = GradientParams {
+            clouds: self.clouds(tokens),
+            tasks: self.lists[2],
+            indices: addresses.indices,
+            stats: addresses.stats,
+            grads: if most_of_points.is_none() { own } else { 0 },
+            point_grads: if most_of_points.is_some() { own } else { 0 },
+            sums: addresses.sums,
+            flags: addresses.flags,
+            gradients: sides.map(|side| side.address),
+            most_grad: most_of_points.unwrap_or(0.0),
+            reduction: number_of(self.options.reduction),
+            gradient_element: tag(sides[0].element),
+            reserved: 0,
+        };
+        // SAFETY: gradients are as large as their matrices; the caller's promise.
+        unsafe {
+            for (side, has_other_rows) in sides.iter().zip(self.has_other_rows) {
+                if has_other_rows {
+                    fill(entered, side.address, 0, side.len_bytes(), stream)?;
+                }
+            }
+            if self.n_point_tasks == 0 {
+                return Ok(());
+            }
+            start(entered, stream, &self.scatter, self.n_point_tasks, 0, &params)?;
+            start(entered, stream, &self.gradients, self.n_point_tasks, 0, &params)
+        }
+    }
+
+    /// The clouds as kernels read them.
+    fn clouds(&self, tokens: [&Arc<CudaTokens>; 2]) -> Clouds {
+        let sides = tokens.map(|tokens| {
+            let matrix = tokens.matrix();
+            Points { base: matrix.base, pitch_bytes: matrix.pitch_bytes, mask: matrix.mask }
+        });
+        Clouds {
+            sides,
+            pairs: self.lists[0],
+            dim: self.dim as u32,
+            element: tag(self.element),
+            is_l1: u32::from(self.options.metric == Metric::L1),
+            single_direction: u32::from(self.options.single_direction),
+        }
+    }
+}
+
+/// The kernel that compares points of so many dims, and the numbers that it has of each.
+fn kernel_for(dim: usize) -> Result<(Entry<NearestParams>, usize)> {
+    match dim {
+        0..=3 => Ok((CHAMFER_NEAREST_3, 4)),
+        4..=8 => Ok((CHAMFER_NEAREST_8, 8)),
+        9..=DIM_MAX => Ok((CHAMFER_NEAREST_15, 16)),
+        _ => Err(Error::Unsupported {
+            what: format!("Chamfer distances of points of dim {dim} on a CUDA device"),
+            why: format!("kernels take up to {DIM_MAX}; the CPU takes all: use Device::cpu"),
+        }),
+    }
+}
+
+/// The number of a reduction.
+fn number_of(reduction: PointReduction) -> u32 {
+    match reduction {
+        PointReduction::Mean => reduction::MEAN,
+        PointReduction::Sum => reduction::SUM,
+        PointReduction::Max => reduction::MAX,
+        PointReduction::None => reduction::NONE,
+    }
+}
