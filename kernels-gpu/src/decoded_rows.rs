@@ -7,11 +7,9 @@
 use crate::abi::params::backward::WARPS;
 use crate::abi::params::{DecodedRowsParams, ResidualNormsParams, Residuals, SQUARE_MIN};
 use crate::abi::residual_chunk::{CHUNK_LEN, NORMS_LANES as LANES, slot};
-use crate::primitives::residual_chunk::{Decoded, Weights};
+use crate::primitives::residual_chunk::{Decoded, Weights, load_buckets};
 use crate::primitives::unroll::unroll;
-use crate::ptx::global::{
-    load_u8, load_u16, load_u32, load_u32x2, load_u32x4, store_u32, store_u32x4,
-};
+use crate::ptx::global::{load_u32, load_u32x4, store_u32, store_u32x4};
 use crate::ptx::math::{fma, max_nan, sqrt};
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::warp::{shuffle, shuffle_xor_by};
@@ -149,7 +147,8 @@ unsafe fn decode<T: Decoded, const NBITS: u32>(
                 let chunk = first + LANES * I as u32 + lane % LANES;
                 if I == 0 || (first + LANES) * (CHUNK_LEN as u32) < dim {
                     centroids[I] = load_u32x4(centroid + u64::from(chunk) * CHUNK_BYTES);
-                    buckets[I] = load_buckets::<NBITS>(residual, chunk);
+                    let offset = slot(chunk as usize) as u32 * NBITS;
+                    buckets[I] = load_buckets::<NBITS>(residual + u64::from(offset));
                 }
             });
             unroll!(I in 0..2 => {
@@ -171,23 +170,5 @@ unsafe fn decode<T: Decoded, const NBITS: u32>(
         sum += shuffle_xor_by(sum, 1);
         sum += shuffle_xor_by(sum, 2);
         sum + shuffle_xor_by(sum, 4)
-    }
-}
-
-/// The buckets of a chunk of the row at an address.
-///
-/// # Safety
-/// The row must have the chunk, or padding up to whole blocks.
-#[inline(always)]
-unsafe fn load_buckets<const NBITS: u32>(residual: u64, chunk: u32) -> [u32; 2] {
-    let address = residual + u64::from(slot(chunk as usize) as u32 * NBITS);
-    // SAFETY: the caller's promise.
-    unsafe {
-        match NBITS {
-            1 => [load_u8(address), 0],
-            2 => [load_u16(address), 0],
-            4 => [load_u32(address), 0],
-            _ => load_u32x2(address),
-        }
     }
 }

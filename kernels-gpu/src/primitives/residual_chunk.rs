@@ -4,7 +4,7 @@ use crate::abi::params::Residuals;
 use crate::abi::residual_chunk::{CHUNK_LEN, PLANES, weights};
 use crate::primitives::row_vector::VectorElement;
 pub use crate::ptx::element::{Bf16, F16};
-use crate::ptx::global::{load_u16, load_u32x4};
+use crate::ptx::global::{load_u8, load_u16, load_u32, load_u32x2, load_u32x4};
 use crate::ptx::math::{add_bf16x2, add_f16x2, permute};
 use crate::ptx::mma::Half;
 #[cfg(maxsim_arch = "sm_80")]
@@ -38,6 +38,23 @@ macro_rules! decoded {
 decoded! {
     F16 add_f16x2;
     Bf16 add_bf16x2;
+}
+
+/// The buckets of the chunk at an address.
+///
+/// # Safety
+/// The row must have the chunk, or padding up to whole blocks.
+#[inline(always)]
+pub unsafe fn load_buckets<const NBITS: u32>(address: u64) -> [u32; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match NBITS {
+            1 => [load_u8(address), 0],
+            2 => [load_u16(address), 0],
+            4 => [load_u32(address), 0],
+            _ => load_u32x2(address),
+        }
+    }
 }
 
 /// The weights' tables, of buckets of up to 4 bits in registers.

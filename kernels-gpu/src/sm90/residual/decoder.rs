@@ -8,12 +8,12 @@ use crate::abi::layout::{SLAB_BYTES, chunk_offset};
 use crate::abi::params::{ForwardParams, Residuals, Segment};
 use crate::abi::residual_chunk::slot;
 use crate::primitives::documents::Documents;
-use crate::primitives::residual_chunk::{Decoded, Weights};
+use crate::primitives::residual_chunk::{Decoded, Weights, load_buckets};
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile::Work;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
 use crate::ptx::copy::fence_async;
-use crate::ptx::global::{load_u8, load_u16, load_u32, load_u32x2, load_u32x4};
+use crate::ptx::global::{load_u32, load_u32x4};
 use crate::ptx::shared::store_shared_u32x4;
 use crate::ptx::warp::{shuffle, sync_warp};
 use crate::ptx::wgmma::WgmmaElement;
@@ -170,14 +170,7 @@ impl<'a> Lane<'a> {
         let slot = slab / 2 * 16 + slab % 2 * 2;
         let address = self.residuals + row + u64::from(slot * NBITS);
         // SAFETY: the caller's promise.
-        unsafe {
-            match NBITS {
-                1 => [load_u8(address), 0],
-                2 => [load_u16(address), 0],
-                4 => [load_u32(address), 0],
-                _ => load_u32x2(address),
-            }
-        }
+        unsafe { load_buckets::<NBITS>(address) }
     }
 
     /// The address of the lane's chunk of the centroid of pass `PASS`.
