@@ -345,16 +345,22 @@ impl Shortlist {
         self.named.ids().collect()
     }
 
-    /// Takes out the documents to re-score next.
+    /// Takes out the documents to re-score next: those of which nothing is known whenever they come.
     fn next_round(&mut self) -> Vec<Bounded> {
+        let mut next = self.next_known();
+        next.extend(self.unknown.drain(..).map(Bounded::unknown));
+        next
+    }
+
+    /// Those of which something is known.
+    fn next_known(&mut self) -> Vec<Bounded> {
         if !self.is_scanned {
             self.is_scanned = true;
             let n = self.options.n_candidates.min(self.waiting.len());
             if n > 0 && n < self.waiting.len() {
                 self.waiting.select_nth_unstable_by(n - 1, Bounded::rank);
             }
-            let unknown = self.unknown.drain(..).map(Bounded::unknown);
-            return self.waiting.drain(..n).chain(unknown).collect();
+            return self.waiting.drain(..n).collect();
         }
         if !self.options.exact || self.k == 0 {
             return Vec::new();
@@ -403,7 +409,8 @@ impl Shortlist {
         let n_rescored = self.rescored.len() as u64;
         let n_nan = self.rescored.iter().filter(|document| document.score.is_nan()).count() as u64;
         let (named, waiting) = (std::mem::take(&mut self.named), std::mem::take(&mut self.waiting));
-        let left = named.into_left().chain(waiting);
+        let unknown = std::mem::take(&mut self.unknown).into_iter().map(Bounded::unknown);
+        let left = named.into_left().chain(waiting).chain(unknown);
         left.for_each(|document| self.pass(document.best()));
         let empty = self.empty.iter().map(|&id| Ranked { id, score: 0.0, has_tokens: false });
         let mut ranked = self.rescored;

@@ -437,6 +437,41 @@ mod tests {
         }
     }
 
+    /// Where the sum of three products overflows, and the bound itself does not, documents are found
+    /// as others are: queries of 7 · 10¹⁸ in all elements, whose codes are 0, and documents that have
+    /// as much in one.
+    #[test]
+    fn bounds_whose_products_overflow_are_bounds() {
+        const WIDE: usize = 64;
+        let size = 7e18f32;
+        let (all, none) = ([size; WIDE], [0.0; WIDE]);
+        let query = Tokens::padded(&all, 1, 1, WIDE).unwrap();
+        let nothing = Tokens::padded(&none, 1, 1, WIDE).unwrap();
+        let mut rows = vec![0.0f32; 300 * WIDE];
+        (0..300).for_each(|i| rows[i * WIDE + i % WIDE] = size * (1.0 - i as f32 / 1000.0));
+        rows.rotate_left(100 * WIDE);
+        let documents = Tokens::padded(&rows, 300, 1, WIDE).unwrap();
+        let codes = [&nothing, &documents].map(|x| x.quantize::<Int8>(ScaleType::F32).unwrap());
+        let queries = SearchTokens::measured(&query, &codes[0]).unwrap();
+        let documents = SearchTokens::measured(&documents, &codes[1]).unwrap();
+        let bounds = PairBounds::of_rescored(&queries.terms, &documents.terms, f32::TYPE);
+        let linear = bounds.linear(0).reaching(&[0.0; 300], 0.0);
+        assert!(bounds.largest(0) < f32::MAX / 4.0 && linear[200].2 == f32::INFINITY);
+        let device = Device::cpu();
+        let search = Search {
+            bounds,
+            layout: documents.tokens.layout(),
+            scanned: Scanned::new(&device, queries.codes, documents.codes).unwrap(),
+            rescorer: Rescorer::new(&device, queries.tokens, documents.tokens),
+            new: Shortlist::new(3, SearchOptions::default().n_candidates(12).exact(true)),
+            searches: Vec::new(),
+            copied_bytes: usize::MAX,
+        };
+        let found = search.run(Some(20)).unwrap().remove(0).into_ranking();
+        let ids: Vec<u32> = found.documents.iter().map(|hit| hit.id).collect();
+        assert_eq!(ids, [200, 201, 202]);
+    }
+
     /// What is below the threshold is below the k-th, whatever the numbers.
     #[test]
     fn thresholds_leave_nothing_out() {
