@@ -2,7 +2,8 @@
 
 use std::sync::OnceLock;
 
-use maxsim::format::{Element, ElementType, with_element};
+use maxsim::format::{Element, ElementType, Format, ScorableWith, with_element};
+use maxsim::stream::Queue;
 use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Scores, Tokens, TokensRef};
 use maxsim_kernels::table::forward::{FORWARD, Variant};
 
@@ -27,6 +28,32 @@ pub fn cuda_devices() -> &'static [Device] {
         }
         devices
     })
+}
+
+/// Checks that a stream, and a graph, give the scores of every query and every document that are
+/// expected.
+///
+/// # Panics
+/// Where they do not, or fail.
+pub fn check_stream_and_graph<Q: ScorableWith<D>, D: Format>(
+    device: &Device,
+    queries: &DeviceTokens<Q>,
+    documents: &DeviceTokens<D>,
+    options: &ScoreOptions,
+    expected: &Scores,
+) {
+    let work = device.prepare(queries, documents, &Pairing::cross(), options).expect("work");
+    let mut scores = work.new_scores().expect("scores");
+    let mut stream = device.stream().expect("a stream");
+    stream.score_into(queries, documents, &work, &mut scores).expect("a call");
+    assert_eq!(&scores.read().expect("scores"), expected);
+
+    let mut scores = work.new_scores().expect("scores");
+    let mut graph = device
+        .capture(|capture| capture.score_into(queries, documents, &work, &mut scores))
+        .expect("a graph");
+    graph.launch(&mut stream).expect("a launch");
+    assert_eq!(&scores.read().expect("scores"), expected);
 }
 
 /// Whether the device has the instructions of a row.

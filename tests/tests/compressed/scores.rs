@@ -5,11 +5,11 @@ use maxsim::format::{
     ElementType, Fp8, Int8, Int8Affine, QuantizeReport, Quantized, ScaleType, Scales, ScorableWith,
 };
 use maxsim::search::{ErrorTerms, score_bounds};
-use maxsim::stream::Queue;
 use maxsim::{Device, Error, Pairing, ScoreOptions, TokenLayout, Tokens};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::quantize::{e4m3, e4m3_value};
 use maxsim_tests::case::{Case, Data, Pairs};
+use maxsim_tests::engines::check_stream_and_graph;
 use maxsim_tests::quantized::{
     Formats, QuantizedCase, check_embeddings, check_quantized_case, e4m3_numbers, nearest_e4m3,
     quantized_cases, special_row, with_token_scores_of_every_row,
@@ -411,18 +411,7 @@ fn streams_and_graphs() {
     let expected = device.score_with(&queries, &documents, &cross, &options).expect("scores");
     let queries = device.upload(&queries).expect("queries");
     let documents = device.upload(&documents).expect("documents");
-    let work = device.prepare(&queries, &documents, &cross, &options).expect("work");
-    let mut scores = work.new_scores().expect("scores");
-    let mut stream = device.stream().expect("a stream");
-    stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
-    assert_eq!(scores.read().expect("scores"), expected);
-
-    let mut scores = work.new_scores().expect("scores");
-    let mut graph = device
-        .capture(|capture| capture.score_into(&queries, &documents, &work, &mut scores))
-        .expect("a graph");
-    graph.launch(&mut stream).expect("a launch");
-    assert_eq!(scores.read().expect("scores"), expected);
+    check_stream_and_graph(&device, &queries, &documents, &options, &expected);
 }
 
 /// At dim 128: codes and scales against two bytes an element.

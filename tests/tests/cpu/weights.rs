@@ -10,7 +10,7 @@ use maxsim::streaming::StreamOptions;
 use maxsim::training::{BackwardOptions, GradientSides, GradientSlices};
 use maxsim::{Device, Error, Pairing, Result, ScoreOptions, TokenLayout, Tokens};
 use maxsim_tests::case::Case;
-use maxsim_tests::engines::{check_case, cuda_devices};
+use maxsim_tests::engines::{check_case, check_stream_and_graph, cuda_devices};
 use maxsim_tests::gradients;
 use maxsim_tests::strategy::weighted_cases;
 use maxsim_tests::suite::Suite;
@@ -177,14 +177,7 @@ fn of_every_way_to_call() {
     // Prepared work is for weights, or for none.
     let wrong = stream.score_into(&of_plain, &documents, &work, &mut scores);
     assert!(matches!(wrong, Err(Error::Shape { argument: "queries", .. })), "{wrong:?}");
-    stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
-    assert_eq!(scores.read().expect("scores"), expected);
-    let mut scores = work.new_scores().expect("scores");
-    let mut graph = device
-        .capture(|capture| capture.score_into(&queries, &documents, &work, &mut scores))
-        .expect("a graph");
-    graph.launch(&mut stream).expect("a launch");
-    assert_eq!(scores.read().expect("scores"), expected);
+    check_stream_and_graph(&device, &queries, &documents, &options, &expected);
 }
 
 /// The gradient of a weight is the maximum, whatever the weight.
