@@ -345,7 +345,8 @@ impl Shortlist {
         self.named.ids().collect()
     }
 
-    /// Takes out the documents to re-score next: those of which nothing is known whenever they come.
+    /// Takes out the documents to re-score next; those of which nothing is known, whenever they
+    /// come.
     fn next_round(&mut self) -> Vec<Bounded> {
         let mut next = self.next_known();
         next.extend(self.unknown.drain(..).map(Bounded::unknown));

@@ -437,9 +437,9 @@ mod tests {
         }
     }
 
-    /// Where the sum of three products overflows, and the bound itself does not, documents are found
-    /// as others are: queries of 7 · 10¹⁸ in all elements, whose codes are 0, and documents that have
-    /// as much in one.
+    /// Where the sum of three products overflows, and the bound itself does not, documents are
+    /// found as others are: a query of 7 · 10¹⁸ in all elements, whose codes are 0, and documents
+    /// that have as much in one.
     #[test]
     fn bounds_whose_products_overflow_are_bounds() {
         const WIDE: usize = 64;
