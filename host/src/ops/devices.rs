@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::panic::resume_unwind;
+use std::sync::Mutex;
 use std::thread;
 
 use super::streaming::options::{StreamFound, StreamOptions};
@@ -18,9 +19,10 @@ use crate::problem::pairing::Pairing;
 use crate::problem::ranking::Ranking;
 use crate::residual::streamed::{ResidualSource, StreamedResiduals};
 use crate::runtime::interrupt::Interrupt;
+use crate::runtime::swap::lock;
 use crate::tokens::Tokens;
 use crate::tokens::element::Element;
-use crate::tokens::format::{Format, ScorableWith};
+use crate::tokens::format::{Format, ScorableWith, TokenFormat};
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::streamed::{Source, Streamed};
 
@@ -57,6 +59,26 @@ pub struct Shards<D: Format> {
     layout: TokenLayout,
     /// The documents of each device, and which these are.
     shards: Vec<(Range<usize>, DeviceTokens<D>)>,
+    /// The kernel of the last call.
+    planned: Mutex<Option<Planned>>,
+}
+
+/// The kernel that one device would run for all documents: what it was chosen for, and the options
+/// with its name. To choose it again takes longer than to enqueue the call.
+struct Planned {
+    queries: TokenLayout,
+    format: TokenFormat,
+    options: ScoreOptions,
+    named: ScoreOptions,
+}
+
+impl Planned {
+    fn is_of(&self, queries: &TokenLayout, format: TokenFormat, options: &ScoreOptions) -> bool {
+        self.format == format
+            && self.options == *options
+            && self.queries.is_masked() == queries.is_masked()
+            && self.queries.same_items(queries)
+    }
 }
 
 /// Prints the devices and the layout.
@@ -132,7 +154,12 @@ impl Devices {
         let shards = on_each(&self.0, &shares, |device, items| {
             Ok((items.clone(), device.upload(&documents.items(items)?)?))
         })?;
-        Ok(Shards { devices: self.0.clone(), layout: layout.clone(), shards })
+        Ok(Shards {
+            devices: self.0.clone(),
+            layout: layout.clone(),
+            shards,
+            planned: Mutex::new(None),
+        })
     }
 
     /// The best `k` documents of each query, as [`Device::top_k`] of a device that had them all.
@@ -228,19 +255,31 @@ impl Devices {
         options: &ScoreOptions,
     ) -> Result<ScoreOptions> {
         let (device, cross) = (&self.0[0], Pairing::cross());
-        let access =
-            [Access::uploaded(queries.layout().dim(), Q::FORMAT), documents.shards[0].1.access()];
-        let problem = match Problem::new(queries.layout(), &documents.layout, &cross) {
+        if device.ordinal().is_none() {
+            return Ok(options.clone());
+        }
+        let layout = queries.layout();
+        if let Some(planned) = &*lock(&documents.planned)
+            && planned.is_of(layout, Q::FORMAT, options)
+        {
+            return Ok(planned.named.clone());
+        }
+        let access = [Access::uploaded(layout.dim(), Q::FORMAT), documents.shards[0].1.access()];
+        let problem = match Problem::new(layout, &documents.layout, &cross) {
             Ok(problem) => problem,
             // More pairs than one device counts.
             Err(Error::TooLarge { .. }) => return Ok(options.clone()),
             Err(error) => return Err(error),
         };
         let plan = device.plan_formats(&problem, [Q::FORMAT, D::FORMAT], access, options)?;
-        Ok(match device.ordinal() {
-            Some(_) => options.clone().kernel(plan.name()),
-            None => options.clone(),
-        })
+        let named = options.clone().kernel(plan.name());
+        *lock(&documents.planned) = Some(Planned {
+            queries: layout.clone(),
+            format: Q::FORMAT,
+            options: options.clone(),
+            named: named.clone(),
+        });
+        Ok(named)
     }
 }
 
@@ -253,11 +292,10 @@ fn top_k_as<Q: ScorableWith<D>, D: Format>(
     k: usize,
 ) -> Result<Vec<Ranking>> {
     let cross = Pairing::cross();
-    let options = match device.plan(queries, documents, &cross, wanted) {
-        Err(Error::Unsupported { .. }) => others,
-        _ => wanted,
-    };
-    device.top_k(queries, documents, &cross, options, k)
+    match device.top_k(queries, documents, &cross, wanted, k) {
+        Err(Error::Unsupported { .. }) => device.top_k(queries, documents, &cross, others, k),
+        found => found,
+    }
 }
 
 /// Runs a part of a call on each device, on a thread of its own where there are several. The error

@@ -36,7 +36,11 @@ fn check_groups<T: Element>(suite: &Suite, streamed: &Streamed) -> Result<(), St
     let score = ScoreOptions::default().normalize(case.normalize);
     let cross = Pairing::cross();
     for device in all_devices() {
-        let whole = device.top_k(&queries, &documents, &cross, &score, *k).map_err(text)?;
+        let [whole, of_other] = [case.normalize, !case.normalize].map(|normalize| {
+            let score = ScoreOptions::default().normalize(normalize);
+            device.top_k(&queries, &documents, &cross, &score, *k)
+        });
+        let (whole, of_other) = (whole.map_err(text)?, of_other.map_err(text)?);
         // Chunks are cut alike on every device.
         let options = StreamOptions::default()
             .score(score.clone())
@@ -54,9 +58,14 @@ fn check_groups<T: Element>(suite: &Suite, streamed: &Streamed) -> Result<(), St
                 return Err(at("streamed", "other chunks".into()));
             }
             let shards = devices.upload(&documents).map_err(text)?;
-            let found = devices.top_k(&queries, &shards, &score, *k).map_err(text)?;
-            if is_comparable {
-                check(&whole, &found).map_err(|why| at("resident", why))?;
+            // In turns with other calls, whose kernels are others.
+            let other = score.clone().normalize(!case.normalize);
+            for score in [&score, &other, &score] {
+                let found = devices.top_k(&queries, &shards, score, *k).map_err(text)?;
+                let whole = if score == &other { &of_other } else { &whole };
+                if is_comparable {
+                    check(whole, &found).map_err(|why| at("resident", why))?;
+                }
             }
         }
         suite.count(&device.to_string());
@@ -84,8 +93,11 @@ fn large_shares_have_the_bits_of_the_whole() {
             let whole = device.top_k(&queries, &documents, &cross, &score, 100).map_err(text)?;
             for devices in groups(device) {
                 let shards = devices.upload(&documents).map_err(text)?;
-                let found = devices.top_k(&queries, &shards, &score, 100).map_err(text)?;
-                check(&whole, &found).map_err(|why| format!("{devices:?}: {why}"))?;
+                for n in [4, 1, 4] {
+                    let some = queries.items(0..n).map_err(text)?;
+                    let found = devices.top_k(&some, &shards, &score, 100).map_err(text)?;
+                    check(&whole[..n], &found).map_err(|why| format!("{devices:?}: {why}"))?;
+                }
             }
             suite.count(&device.to_string());
         }

@@ -9,9 +9,9 @@ use maxsim::residual::{
     Arrangement, BitOrder, Centroids, ResidualCodec, ResidualSource, ResidualTokens,
 };
 use maxsim::streaming::{Generated, StreamOptions, TokenReader};
-use maxsim::{Device, Devices, Error, Interrupt, TokenLayout, Tokens};
+use maxsim::{Device, Devices, Error, Interrupt, ScoreOptions, TokenLayout, Tokens};
 
-use super::stand_in::{ALLOCATIONS, COPIES, StandIn, in_stand_in};
+use super::stand_in::{ALLOCATIONS, COPIES, LAUNCHES, StandIn, in_stand_in};
 
 const DIM: usize = 128;
 
@@ -229,6 +229,39 @@ fn searches_of_shares_end_however_they_end() {
         let call = || devices.search_stream(&query, &source(usize::MAX), 5, &raised);
         assert!(matches!(interrupt.heeded_by(call), Err(Error::Interrupted)));
         search(&device, 100, 10).expect("a search");
+    });
+}
+
+/// The kernel is chosen once for calls that are alike, and again for others: rows that are
+/// normalised need one more launch.
+#[test]
+fn shards_are_ranked_by_the_kernel_of_the_call() {
+    in_stand_in("streaming::shards_are_ranked_by_the_kernel_of_the_call", |driver| {
+        let devices = Devices::new([device(), device()]).expect("devices");
+        let documents = numbers(400 * 10 * DIM);
+        let documents = Tokens::padded(&documents, 400, 10, DIM).expect("documents");
+        let shards = devices.upload(&documents).expect("shards");
+        let queries = numbers(2 * 32 * DIM);
+        let queries = Tokens::padded(&queries, 2, 32, DIM).expect("queries");
+        let launches = |n_queries: usize, normalize: bool| {
+            let queries = queries.items(0..n_queries).expect("queries");
+            let options = ScoreOptions::default().normalize(normalize);
+            driver.clear();
+            let found = devices.top_k(&queries, &shards, &options, 5).expect("rankings");
+            assert_eq!(found.len(), n_queries);
+            driver.count(LAUNCHES)
+        };
+        // What is made once is made.
+        let [plain, normalised] = [false, true].map(|normalize| {
+            launches(2, normalize);
+            launches(2, normalize)
+        });
+        assert!(plain > 0 && normalised > plain, "{plain} and {normalised} launches");
+        for _ in 0..2 {
+            assert_eq!(launches(2, false), plain);
+            launches(1, false);
+            assert_eq!(launches(2, true), normalised);
+        }
     });
 }
 
