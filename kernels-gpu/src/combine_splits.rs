@@ -8,7 +8,7 @@
 use crate::abi::params::{
     COMBINE_SPLITS_THREADS, CombineSplitsParams, Group, NO_TOKEN_SCORE, ScoreTokens,
 };
-use crate::primitives::work_tile::row_is_valid;
+use crate::primitives::work_tile::{load_weight, row_is_valid};
 use crate::ptx::global::{load_f32, load_u32, load_u32x4, store_u16, store_u32};
 use crate::ptx::math::max_nan;
 use crate::ptx::shared::{dynamic_shared, load_shared_f32, store_shared_f32};
@@ -64,8 +64,8 @@ pub unsafe fn combine_splits(params: &CombineSplitsParams) {
     }
 }
 
-/// Stores a query token's winner and token score, where they are wanted, and gives the latter:
-/// 0, and nothing to store, where no split has a valid document token.
+/// Stores a query token's winner and token score, where they are wanted, and gives the latter times
+/// the token's weight: 0, and nothing to store, where no split has a valid document token.
 ///
 /// # Safety
 /// The query must have the row.
@@ -89,7 +89,7 @@ unsafe fn combine_token(params: &CombineSplitsParams, tokens: &ScoreTokens, row:
                 _ => store_u32(params.winners + index * 4, winner),
             }
         }
-        value
+        value * load_weight(params.query_weights, tokens.query_start + row)
     }
 }
 

@@ -351,7 +351,7 @@ pub unsafe fn enqueue_gradients(
         let scores = DeviceScores::from_raw_unchecked(work, grad_scores.0, Some(winners.0), None)?;
         check_bytes("winners", Some(winners), scores.len_bytes()[1], 1)?;
         let grad_scores = DeviceGradScores::from_raw_unchecked(backward, grad_scores.0)?;
-        let mut to = DeviceGradients::from_raw_unchecked(backward, of_queries, of_documents)?;
+        let mut to = DeviceGradients::from_raw_unchecked(backward, of_queries, of_documents, None)?;
         streams::enqueue(device, call, backward.workspace_bytes_of(false), |stream| {
             let scores = scores.with_grad(&grad_scores);
             enqueue(WithMemory { stream, scores, to: &mut to })

@@ -35,7 +35,7 @@ pub fn coarse_cases() -> impl Strategy<Value = CoarseCase> {
     let scales = || select(&[ScaleType::F16, ScaleType::F32]);
     let case = select(&ElementType::ALL).prop_flat_map(cases);
     (case, scales(), scales()).prop_map(|(case, queries, documents)| {
-        let case = Case { normalize: false, ..case };
+        let case = Case { normalize: false, weights: false, ..case };
         CoarseCase { case, scales: [queries, documents] }
     })
 }

@@ -98,9 +98,7 @@ impl Engine {
     fn of(case: &Case) -> Vec<Engine> {
         let runs = |row: &Variant| row.normalizes() == case.normalize;
         let engines = Engine::all(case.element).into_iter();
-        // CUDA devices refuse weights.
-        let takes = |engine: &Engine| !case.weights || engine.device.ordinal().is_none();
-        engines.filter(|engine| engine.row.is_none_or(runs) && takes(engine)).collect()
+        engines.filter(|engine| engine.row.is_none_or(runs)).collect()
     }
 
     /// Options to call the library with.

@@ -33,12 +33,14 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
         (dim, side(), side(), pairs, select(&Values::ALL), any::<bool>()),
         (any::<bool>(), any::<[bool; 2]>(), any::<u64>().no_shrink(), most, splits),
         prop_oneof![3 => Just(false), 1 => Just(true)],
+        prop_oneof![3 => Just(false), 1 => Just(true)],
     )
         .prop_map(
             move |(
                 (dim, queries, documents, pairs, values, poison),
                 (token_scores, upload, seed, most, document_splits),
                 normalize,
+                weights,
             )| {
                 let mut case = Case {
                     element,
@@ -49,7 +51,7 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
                     values,
                     poison,
                     normalize,
-                    weights: false,
+                    weights,
                     token_scores,
                     document_splits,
                     upload,
@@ -63,11 +65,6 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
                 at_most(case, most.max(least))
             },
         )
-}
-
-/// Any case of one element type whose query tokens have weights.
-pub fn weighted_cases(element: ElementType) -> impl Strategy<Value = Case> {
-    cases(element).prop_map(|case| Case { weights: true, ..case })
 }
 
 fn side() -> impl Strategy<Value = Side> {

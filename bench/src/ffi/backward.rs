@@ -48,7 +48,8 @@ pub unsafe extern "C" fn maxsim_bench_gradients(
             return wrong("a gradient's work", backward);
         };
         let grad_scores = DeviceGradScores::from_raw_parts(work, grad_scores).map_err(text)?;
-        let gradients = DeviceGradients::from_raw_parts(work, queries, documents).map_err(text)?;
+        let gradients =
+            DeviceGradients::from_raw_parts(work, queries, documents, None).map_err(text)?;
         Ok(Object::Gradients(grad_scores, gradients))
     })
 }

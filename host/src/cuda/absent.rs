@@ -160,7 +160,7 @@ absent! {
             operand: impl Into<Operand>,
             layout: &TokenLayout,
             access: Access,
-            beside: [u64; 2],
+            beside: [u64; 3],
         ) -> Result<CudaTokens>;
         fn download<F: Format>(&self, device: Device<'_>, layout: &TokenLayout)
             -> Result<Tokens<'static, F>>;
@@ -229,7 +229,7 @@ absent! {
             parts: [GradientMatrix; 3],
             trust: Trust,
         ) -> Result<CudaGradients>;
-        fn sides(&self) -> [GradientMatrix; 2];
+        fn parts(&self) -> [GradientMatrix; 3];
         fn read(&self, parts: [&mut [f32]; 3]) -> Result<()>;
         fn write(&self, part: usize, values: &[f32]) -> Result<()>;
     }

@@ -62,12 +62,13 @@ pub struct RawRows {
     pitch_bytes: u64,
     mask: Option<u64>,
     segments: Option<u64>,
+    weights: Option<u64>,
 }
 
 impl RawRows {
     /// Rows from an address on, this many bytes from one to the next.
     pub fn new(address: u64, pitch_bytes: u64) -> RawRows {
-        RawRows { address, pitch_bytes, mask: None, segments: None }
+        RawRows { address, pitch_bytes, mask: None, segments: None, weights: None }
     }
 
     /// With a mask: the address of one byte per row, non-zero = valid.
@@ -82,9 +83,30 @@ impl RawRows {
         RawRows { segments: segments.into(), ..self }
     }
 
-    /// Addresses of mask and segments; 0 = none.
-    pub(super) fn beside(&self) -> [u64; 2] {
-        [self.mask, self.segments].map(|address| address.unwrap_or(0))
+    /// With weights of query tokens ([`Tokens::with_weights`](crate::Tokens::with_weights)): the
+    /// address of an f32 per row, aligned to 4, which may be written between calls.
+    ///
+    /// ```no_run
+    /// use maxsim::format::RawRows;
+    /// use maxsim::{Device, DeviceTokens, Result, TokenLayout};
+    ///
+    /// /// 16 queries of 32 tokens that another library has, with their weights.
+    /// ///
+    /// /// # Safety
+    /// /// The memory stays as it is for as long as the handle and its calls use it.
+    /// unsafe fn view(device: &Device, [rows, weights]: [u64; 2]) -> Result<DeviceTokens<f32>> {
+    ///     let rows = RawRows::new(rows, 128 * 4).weights(weights);
+    ///     // SAFETY: the caller's promise.
+    ///     unsafe { DeviceTokens::from_raw_parts(device, rows, TokenLayout::padded(16, 32, 128)?) }
+    /// }
+    /// ```
+    pub fn weights(self, weights: impl Into<Option<u64>>) -> RawRows {
+        RawRows { weights: weights.into(), ..self }
+    }
+
+    /// Addresses of mask, segments and weights; 0 = none.
+    pub(super) fn beside(&self) -> [u64; 3] {
+        [self.mask, self.segments, self.weights].map(|address| address.unwrap_or(0))
     }
 }
 
@@ -167,14 +189,15 @@ impl<T: Element> DeviceTokens<T> {
     /// # Safety
     /// As [`DeviceTokens::from_raw_parts`], and the memory must be of the device: all rows of the
     /// layout, at an address and a pitch that are multiples of the element size, and with a mask
-    /// one byte for each of them. It may be freed in stream order: for work that is enqueued behind
-    /// all calls that were given the handle. The mask may be written between calls, unless the
-    /// layout was made with it. Segments must be within the rows, none longer than the layout says,
-    /// when a call reads them; they too may be written between calls.
+    /// one byte, with weights four for each of them. It may be freed in stream order: for work that
+    /// is enqueued behind all calls that were given the handle. Mask and weights may be written
+    /// between calls, the mask unless the layout was made with it. Segments must be within the
+    /// rows, none longer than the layout says, when a call reads them; they too may be written
+    /// between calls.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on the CPU, [`Error::Shape`] for a pitch shorter than a row, and
-    /// where one of layout and rows is masked, or has segments, without the other.
+    /// where one of layout and rows is masked, or has segments or weights, without the other.
     pub unsafe fn from_raw_unchecked(
         device: &Device,
         rows: RawRows,
@@ -217,11 +240,11 @@ fn check_pitch<F: Format>(layout: &TokenLayout, pitch_bytes: u64) -> Result<()> 
 
 /// Checks that a matrix of `F` in memory that its caller knows and its layout go together.
 pub(super) fn trusted_matrix<F: Format>(rows: RawRows, layout: &TokenLayout) -> Result<Access> {
-    let RawRows { address, pitch_bytes, mask, segments } = rows;
+    let RawRows { address, pitch_bytes, mask, segments, weights } = rows;
     check_pitch::<F>(layout, pitch_bytes)?;
     check_beside("a mask", layout.is_masked(), mask)?;
     check_beside("segments", layout.is_unread(), segments)?;
-    layout.check_unweighted("of a layout", "foreign memory has none")?;
+    check_beside("weights", layout.is_weighted(), weights)?;
     Ok(Access { base: address, pitch_bytes, n_centroids: 0 })
 }
 
@@ -231,9 +254,9 @@ pub(super) fn matrix<F: Format>(
     rows: RawRows,
     layout: TokenLayout,
 ) -> Result<(Access, TokenLayout, Option<Vec<u8>>)> {
-    let RawRows { address, pitch_bytes, mask, segments } = rows;
+    let RawRows { address, pitch_bytes, mask, segments, weights } = rows;
     layout.check_read("layout")?;
-    layout.check_unweighted("of a layout", "foreign memory has none")?;
+    layout.check_unweighted("of a layout", "give their address to RawRows::weights")?;
     check_beside("segments", false, segments)?;
     let stored_bytes = size_of::<F::Stored>() as u64;
     let row_bytes = layout.dim() as u64 * stored_bytes;
@@ -247,6 +270,10 @@ pub(super) fn matrix<F: Format>(
     }
     let len_bytes = extent_bytes(layout.rows(), row_bytes, pitch_bytes)?;
     check_range(device, address, len_bytes, stored_bytes)?;
+    if let Some(weights) = weights {
+        check_range(device, weights, layout.rows() as u64 * 4, 4)?;
+    }
+    let layout = layout.weighted_if(weights.is_some());
     let valid = mask.map(|mask| read_rows::<u8>(device, mask, layout.rows())).transpose()?;
     let layout = match &valid {
         Some(valid) => layout.with_mask(valid)?,

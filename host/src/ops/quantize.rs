@@ -12,10 +12,10 @@ use crate::tokens::quantize::check_scales;
 use crate::tokens::scales::ScaleType;
 
 impl<T: Element> DeviceTokens<T> {
-    /// Compresses the tokens on the device that holds them: layout and mask stay; codes, scales and
-    /// minima are those of [`Tokens::quantize`](crate::Tokens::quantize) to the bit. Foreign memory
-    /// (`DeviceTokens::from_raw_parts`) is read, and its mask copied, so that the result does not
-    /// depend on it.
+    /// Compresses the tokens on the device that holds them: layout, mask and weights stay; codes,
+    /// scales and minima are those of [`Tokens::quantize`](crate::Tokens::quantize) to the bit.
+    /// Foreign memory (`DeviceTokens::from_raw_parts`) is read, and its mask and weights copied, so
+    /// that the result does not depend on it.
     ///
     /// Waits until the codes are there; with [`ScaleType::Tensor`] the matrix is read for the
     /// maximum before. To read codes back, there is [`DeviceTokens::download`].
@@ -34,8 +34,7 @@ impl<T: Element> DeviceTokens<T> {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] where the format has no such scales, and for tokens with
-    /// [weights](crate::Tokens::with_weights) on a CUDA device,
+    /// [`crate::Error::Unsupported`] where the format has no such scales,
     /// [`crate::Error::DeviceMemory`] or [`crate::Error::HostMemory`] where there is no room.
     pub fn quantize<F: Quantized>(&self, scales: ScaleType) -> Result<DeviceTokens<F>> {
         check_scales::<F>(scales)?;
@@ -47,8 +46,6 @@ impl<T: Element> DeviceTokens<T> {
                 On::Cpu(Arc::new(HostTokens::of_codes(codes, scales, tokens.beside())?))
             }
             On::Cuda(tokens) => {
-                let why = "codes would lose them; compress the tokens on the host";
-                self.layout().check_unweighted("of tokens on a CUDA device", why)?;
                 let device = self.device().cuda_device("tokens of a CUDA device")?;
                 On::Cuda(Arc::new(tokens.quantize::<T, F>(device, self.layout(), scales)?))
             }

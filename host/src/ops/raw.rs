@@ -166,14 +166,15 @@ impl DeviceGradScores {
 impl DeviceGradients {
     /// Gradients in device memory of the caller: of queries and of documents, each
     /// `[rows, dim]` of its token matrix without gaps, in elements of
-    /// [`PreparedBackward::element_type`]. The memory's place, range and alignment are checked; its
-    /// contents stay as they are until the first call.
+    /// [`PreparedBackward::element_type`]; and of the queries' weights, an f32 per row, where they
+    /// have any and their gradient is wanted. The memory's place, range and alignment are checked;
+    /// its contents stay as they are until the first call.
     ///
     /// # Safety
     /// Until this value and every graph that captured it are dropped *and* every call and launch
     /// that was given them has finished, the memory must stay allocated, and nothing else may write
     /// to it, or read it while a call or launch runs. It may not be memory that the call reads, and
-    /// the two gradients may not overlap.
+    /// the gradients may not overlap.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`].
@@ -181,9 +182,10 @@ impl DeviceGradients {
         work: &PreparedBackward,
         queries: u64,
         documents: u64,
+        weights: Option<u64>,
     ) -> Result<DeviceGradients> {
         // SAFETY: the caller's promise.
-        unsafe { DeviceGradients::of_raw(work, [queries, documents], Trust::Checked) }
+        unsafe { DeviceGradients::of_raw(work, [queries, documents], weights, Trust::Checked) }
     }
 
     /// As [`DeviceGradients::from_raw_parts`], without asking the driver about the memory.
@@ -200,9 +202,10 @@ impl DeviceGradients {
         work: &PreparedBackward,
         queries: u64,
         documents: u64,
+        weights: Option<u64>,
     ) -> Result<DeviceGradients> {
         // SAFETY: the caller's promise.
-        unsafe { DeviceGradients::of_raw(work, [queries, documents], Trust::Unchecked) }
+        unsafe { DeviceGradients::of_raw(work, [queries, documents], weights, Trust::Unchecked) }
     }
 
     /// # Safety
@@ -210,12 +213,12 @@ impl DeviceGradients {
     /// [`DeviceGradients::from_raw_parts`].
     unsafe fn of_raw(
         work: &PreparedBackward,
-        addresses: [u64; 2],
+        sides: [u64; 2],
+        weights: Option<u64>,
         trust: Trust,
     ) -> Result<DeviceGradients> {
         let device = work.device.cuda_device("memory of a CUDA device")?;
-        let [queries, documents] = addresses;
-        let matrices = work.matrices([queries, documents, 0]);
+        let matrices = work.matrices(sides, weights);
         // SAFETY: the caller's promise.
         let gradients = unsafe { CudaGradients::from_raw_parts(device, matrices, trust)? };
         Ok(DeviceGradients::of(work, On::Cuda(Arc::new(gradients))))

@@ -34,6 +34,8 @@ pub(crate) struct BackwardKind {
     pub is_atomic: bool,
     /// Whether rows are normalised.
     pub normalizes: bool,
+    /// Whether query tokens have weights.
+    pub weighted: bool,
     /// Form of the documents that calls are given.
     pub documents: Gathered,
     /// Whether the gradients of queries and of documents are wanted.

@@ -75,7 +75,6 @@ impl Plan {
             });
         }
         check_splits(options)?;
-        check_weights(problem)?;
         let winners = match options.consistent && !options.winners {
             true => Some(Plan::with_winners(problem, operand, limits, access, options)?),
             false => None,
@@ -226,12 +225,6 @@ impl serde::Serialize for Plan {
         out.serialize_field("rejected", &self.rejected)?;
         out.end()
     }
-}
-
-/// Refuses weights of query tokens on CUDA devices.
-pub(crate) fn check_weights(problem: &Problem<'_>) -> Result<()> {
-    let why = "no kernel multiplies by them yet; use Device::cpu()";
-    problem.queries().check_unweighted("of query tokens on a CUDA device", why)
 }
 
 fn check_splits(options: &ScoreOptions) -> Result<()> {

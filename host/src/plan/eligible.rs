@@ -65,6 +65,9 @@ pub(super) fn eligible(
             limits.shared_bytes
         ));
     }
+    if options.token_scores && problem.queries().is_weighted() && !row.stores_weighted_tokens() {
+        return Err("stores no token scores of query tokens with weights".into());
+    }
     if row.schedule.is_stream_k() {
         takes_stream_k(row, problem, limits, options)?;
     }

@@ -12,7 +12,7 @@ use crate::primitives::documents::{TokenPlace, store_token};
 use crate::primitives::row_scales::RowScales;
 use crate::primitives::row_vector::{LANE_ELEMENTS, VectorElement};
 use crate::primitives::unroll::unroll;
-use crate::primitives::work_tile::row_is_valid;
+use crate::primitives::work_tile::{query_weight, row_is_valid};
 use crate::ptx::global::{load_u8, load_u16, load_u32x2, load_u32x4};
 use crate::ptx::math::max_nan;
 use crate::ptx::warp::{shuffle_xor, shuffle_xor_f32};
@@ -70,15 +70,29 @@ impl LaneRows {
         LaneRows { fragment, half, n_rows: if n_fragments == 4 { 2 } else { 1 }, stores }
     }
 
-    /// The lane's values, 0 for rows that are no query tokens: bit `h` of `valid` says whether row
-    /// `lane / 4 + 8 h` of the fragment is one.
+    /// The lane's values times their weights, 0 for rows that are no query tokens: bit `h` of
+    /// `valid` says whether row `lane / 4 + 8 h` of the fragment is one.
     #[inline(always)]
-    pub fn values(&self, rows: &[RowBest; 2], valid: u32) -> [f32; 2] {
+    pub fn values(&self, rows: &[RowBest; 2], weights: [f32; 2], valid: u32) -> [f32; 2] {
         let value = |i: u32| match self.is_valid(valid, i) {
-            true => rows[i as usize].value,
+            true => rows[i as usize].value * weights[i as usize],
             false => 0.0,
         };
         [value(0), value(1)]
+    }
+
+    /// Loads the weights of the lane's rows of a group.
+    ///
+    /// # Safety
+    /// As [`query_weight`].
+    #[inline(always)]
+    pub unsafe fn weights(&self, params: &ForwardParams, group: Group, lane: u32) -> [f32; 2] {
+        let row = lane / 4 + 8 * self.half;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let first = query_weight(params, group, row);
+            [first, if self.n_rows == 2 { query_weight(params, group, row + 8) } else { 1.0 }]
+        }
     }
 
     /// Loads r of the lane's rows of a group.

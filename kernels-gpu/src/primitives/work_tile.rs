@@ -203,6 +203,39 @@ pub unsafe fn row_is_valid(matrix: &Matrix, row: u32) -> bool {
     matrix.mask == 0 || unsafe { load_u8(matrix.mask + u64::from(row)) } != 0
 }
 
+/// The weight of row `row` of a group: 1 where query tokens have none, or the row is no query
+/// token.
+///
+/// # Safety
+/// The group must be of this launch.
+#[inline(always)]
+pub unsafe fn query_weight(params: &ForwardParams, group: Group, row: u32) -> f32 {
+    if (params.query_weights == 0) | (row >= group.n_rows()) {
+        return 1.0;
+    }
+    let row = group.start + row;
+    // SAFETY: the group has the row, and there are four bytes for each.
+    unsafe {
+        match row_is_valid(&params.queries, row) {
+            true => load_weight(params.query_weights, row),
+            false => 1.0,
+        }
+    }
+}
+
+/// The weight of row `row` of the queries' matrix; 1 where query tokens have none.
+///
+/// # Safety
+/// The matrix must have the row.
+#[inline(always)]
+pub unsafe fn load_weight(weights: u64, row: u32) -> f32 {
+    match weights {
+        0 => 1.0,
+        // SAFETY: four bytes per row.
+        weights => f32::from_bits(unsafe { load_u32(weights + u64::from(row) * 4) }),
+    }
+}
+
 /// Score index of an entry of a query.
 ///
 /// # Safety

@@ -267,13 +267,17 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
         unsafe {
             let mut rows = distribute(&best, K::FRAGMENTS, lane, K::WINNERS);
             self.normalizer.rows(&mut rows);
-            let sum = sum_quads(sum_halves(K::FRAGMENTS, own.values(&rows, valid)));
+            let index = self.tile * K::GROUPS + first + own.fragment;
+            let mut weights = [1.0; 2];
+            if params.query_weights != 0 {
+                weights = own.weights(params, work_tile::group(params, index), lane);
+            }
+            let sum = sum_quads(sum_halves(K::FRAGMENTS, own.values(&rows, weights, valid)));
             if lane < K::FRAGMENTS as u32 {
                 let sum = if has_tokens { sum } else { 0.0 };
                 store_shared_f32(self.sums(slot) + 4 * (first + lane), sum);
             }
             if has_tokens && params.winners | params.token_scores != 0 {
-                let index = self.tile * K::GROUPS + first + own.fragment;
                 let group = work_tile::group(params, index);
                 if group.n_rows() > 0 {
                     let place = TokenPlace::new(params, group);

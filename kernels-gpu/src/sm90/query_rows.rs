@@ -20,12 +20,19 @@ pub(super) struct WarpRows {
     place: TokenPlace,
     /// Row scales of those rows.
     own_norms: [f32; 2],
+    /// Weights of those rows.
+    own_weights: [f32; 2],
 }
 
 impl WarpRows {
     /// No valid row.
-    pub(super) const NONE: WarpRows =
-        WarpRows { valid: [0; 2], own_valid: 0, place: TokenPlace::NONE, own_norms: [1.0; 2] };
+    pub(super) const NONE: WarpRows = WarpRows {
+        valid: [0; 2],
+        own_valid: 0,
+        place: TokenPlace::NONE,
+        own_norms: [1.0; 2],
+        own_weights: [1.0; 2],
+    };
 
     /// The rows of the warp's groups, one per fragment.
     ///
@@ -50,6 +57,8 @@ impl WarpRows {
                         // SAFETY: the caller's promise.
                         rows.own_norms = unsafe { own.scales(row_scales, groups[I], lane) };
                     }
+                    // SAFETY: the caller's promise.
+                    rows.own_weights = unsafe { own.weights(params, groups[I], lane) };
                     if groups[I].n_rows() > 0 && params.winners | params.token_scores != 0 {
                         // SAFETY: the group has tokens, and there are pair-major outputs.
                         rows.place = unsafe { TokenPlace::new(params, groups[I]) };
@@ -71,8 +80,8 @@ impl WarpRows {
         })
     }
 
-    /// Row maxima of a document in lane `f` of each four: those of its rows in either half of the
-    /// warp's group of fragment `f`, 0 where they are no query tokens.
+    /// Row maxima of a part of a document in lane `f` of each four: those of its rows in either
+    /// half of the warp's group of fragment `f`, 0 where they are no query tokens.
     ///
     /// # Safety
     /// The whole warp together.
@@ -82,13 +91,20 @@ impl WarpRows {
         // SAFETY: the caller's promise.
         unsafe {
             let rows = distribute(best, K::FRAGMENTS, lane, false);
-            let [value, _] = own.values(&rows, self.own_valid);
-            let other = match K::FRAGMENTS {
-                1 => shuffle_xor_f32::<1>(value),
-                _ => shuffle_xor_f32::<2>(value),
-            };
-            [value, other]
+            let [value, _] = own.values(&rows, [1.0; 2], self.own_valid);
+            [value, other_half::<K>(value)]
         }
+    }
+
+    /// Weights of the rows of [`WarpRows::halves`].
+    ///
+    /// # Safety
+    /// The whole warp together.
+    #[inline(always)]
+    pub(super) unsafe fn weights<K: Kernel>(&self) -> [f32; 2] {
+        let [own, _] = self.own_weights;
+        // SAFETY: the caller's promise.
+        [own, unsafe { other_half::<K>(own) }]
     }
 
     /// Epilogue of a document that starts at row `start`: stores winners and token scores, if
@@ -116,7 +132,22 @@ impl WarpRows {
             if store {
                 own.store(params, self.place, (entry, start), &rows, self.own_valid, lane);
             }
-            sum_halves(K::FRAGMENTS, own.values(&rows, self.own_valid))
+            sum_halves(K::FRAGMENTS, own.values(&rows, self.own_weights, self.own_valid))
+        }
+    }
+}
+
+/// The value of the lane that has the same row of the other half of the fragment.
+///
+/// # Safety
+/// The whole warp together.
+#[inline(always)]
+unsafe fn other_half<K: Kernel>(value: f32) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match K::FRAGMENTS {
+            1 => shuffle_xor_f32::<1>(value),
+            _ => shuffle_xor_f32::<2>(value),
         }
     }
 }

@@ -42,8 +42,7 @@ pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
 
 fn check_as<T: Element>(suite: &Suite, case: &Case) -> Result<(), String> {
     let problem = Problem::<T>::new(case);
-    // CUDA devices refuse weights.
-    for device in all_devices().into_iter().take(if case.weights { 1 } else { usize::MAX }) {
+    for device in all_devices() {
         let first = check_on(suite, &problem, &device, case.seed)?;
         if case.seed.is_multiple_of(STREAM_TURNS) {
             let at = |what: String| format!("{device} in stream order: {what}");

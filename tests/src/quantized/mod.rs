@@ -210,9 +210,7 @@ impl<'a, T: Element> Compressed<'a, T> {
                 }
                 let found = call(device, case.upload, queries, documents, &pairing, &options);
                 let found = match found {
-                    Err(Error::Unsupported { .. }) if may_refuse::<Q, D>(case, device, row) => {
-                        continue;
-                    }
+                    Err(Error::Unsupported { .. }) if may_refuse::<Q, D>(device, row) => continue,
                     found => found.map_err(text).map_err(at)?,
                 };
                 let coarse = match device.ordinal() {
@@ -241,9 +239,8 @@ impl<'a, T: Element> Compressed<'a, T> {
 }
 
 /// Whether a row may not take the case, or a device have none for it.
-fn may_refuse<Q: Format, D: Format>(case: &Case, device: &Device, row: Option<&Variant>) -> bool {
-    let is_weighted = case.weights && device.ordinal().is_some();
-    row.is_some() || !has_kernels::<Q, D>(device) || is_weighted
+fn may_refuse<Q: Format, D: Format>(device: &Device, row: Option<&Variant>) -> bool {
+    row.is_some() || !has_kernels::<Q, D>(device)
 }
 
 /// Operand of kernels for queries and documents of these formats.

@@ -28,7 +28,9 @@ pub(super) fn check_view<Q: ScorableWith<F>, F: Quantized>(
     // Scales are put there as one row.
     let is_one_row = (1..=4096).contains(&rows);
     let can_score = device.can_score(Q::FORMAT, F::FORMAT);
-    if device.ordinal().is_none() || !can_score || expected.mask().is_some() || !is_one_row {
+    // As documents, which have no weights.
+    let has_beside = expected.mask().is_some() || layout.is_weighted();
+    if device.ordinal().is_none() || !can_score || has_beside || !is_one_row {
         return Ok(());
     }
     // What is put there stays until the view has been made.

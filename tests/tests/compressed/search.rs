@@ -29,7 +29,7 @@ pub fn search_cases() -> impl Strategy<Value = SearchCase> {
     (case, any::<bool>(), 0..=12usize, 0..=20usize, any::<bool>()).prop_map(
         |(case, is_fp8, k, n_candidates, exact)| {
             let pairs = maxsim_tests::case::Pairs::Cross;
-            let case = Case { normalize: false, pairs, ..case };
+            let case = Case { normalize: false, weights: false, pairs, ..case };
             SearchCase {
                 case,
                 is_fp8,

@@ -12,4 +12,3 @@ mod plan_short;
 mod residual_codec;
 mod strategy;
 mod topk;
-mod weights;

@@ -164,6 +164,7 @@ fn in_memory_of_others<T: Element>(
                 &backward,
                 of_queries.access().base,
                 of_documents.access().base,
+                None,
             ),
         )
     };

@@ -8,3 +8,4 @@ mod gradients;
 mod graph;
 mod items;
 mod items_of_codes;
+mod weights;

@@ -35,6 +35,9 @@ fn dims_and_lengths() {
     cases.push(Case { document_splits: Some(3), ..Case::new(128, &[32], &[700, 20]) });
     // Many query rows, for which a device decodes documents before it scores them.
     cases.push(Case { poison: true, ..Case::new(128, &[300, 0, 260, 9], &[130; 300]) });
+    for queries in [&[32, 7][..], &[100], &[300]] {
+        cases.push(Case { weights: true, ..Case::new(128, queries, &[90; 70]) });
+    }
     let cases = scored_cases::with_every_nbits(cases);
     Suite::run("residual_scores_dims_and_lengths", cases, check_residual_case);
 }

@@ -14,3 +14,4 @@ mod streamed_errors;
 mod streamed_scores;
 mod top_k;
 mod top_k_calls;
+mod weights;

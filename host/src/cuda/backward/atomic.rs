@@ -44,7 +44,7 @@ impl CudaBackward {
         unsafe {
             self.clear_queries(entered, stream, call)?;
             let Some(pairs) = plan.query_pairs.as_ref().filter(|_| plan.n_row_tasks > 0) else {
-                return match call.adds {
+                return match call.adds[1] {
                     true => Ok(()),
                     false => of_documents.clear(entered, stream),
                 };
@@ -58,10 +58,10 @@ impl CudaBackward {
                     ..of_documents
                 },
             };
-            if is_narrowed || !call.adds {
+            if is_narrowed || !call.adds[1] {
                 sums.clear(entered, stream)?;
             }
-            let out = of_queries.output(call.adds);
+            let out = of_queries.output(call.adds[0]);
             let params = AtomicParams {
                 sums: self.gather_params(call, pairs, out, workspace),
                 queries: call.queries.rows(),
@@ -74,7 +74,7 @@ impl CudaBackward {
             if !is_narrowed {
                 return Ok(());
             }
-            self.narrow(entered, stream, of_documents.output(call.adds), &sums)
+            self.narrow(entered, stream, of_documents.output(call.adds[1]), &sums)
         }
     }
 }

@@ -69,36 +69,51 @@ impl CudaBackward {
     ) -> Result<()> {
         let BackwardCall { queries, documents, grad_scores, .. } = *call;
         let free = workspace + N_RESERVED * 4;
-        let norms = [0; 2];
-        let mut sums =
-            Sums { queries, documents, outputs, grad_scores, sides, first_row: 0, adds, norms };
+        let tokens = [queries, documents];
+        let (mut norms, weights, both) = ([0; 2], queries.weights(), [adds; 2]);
+        let mut sums = Sums {
+            queries,
+            documents,
+            outputs,
+            grad_scores,
+            sides,
+            first_row: 0,
+            adds: both,
+            norms: [weights, 0],
+        };
         // SAFETY: the caller's promise.
         unsafe {
-            if let (Some(project), Some(row_norms)) = (self.project, &self.row_norms) {
-                let tokens = [queries, documents];
-                let mut end = workspace + found_start(self.bytes_before_found(adds));
-                let mut norms = tokens.map(CudaTokens::row_scales_address);
-                [sums.queries, sums.documents] = tokens.map(CudaTokens::normalizable);
-                sums.norms = [sums.queries, sums.documents].map(CudaTokens::row_scales_address);
-                for (side, tokens) in tokens.into_iter().enumerate() {
-                    match tokens.find_row_scales(entered, stream, row_norms, &mut end)? {
-                        0 => {}
-                        found => (norms[side], sums.norms[side]) = (found, found),
+            match (&self.row_norms, self.documents) {
+                (Some(row_norms), _) => {
+                    let mut end = workspace + found_start(self.bytes_before_found(adds));
+                    norms = tokens.map(CudaTokens::row_scales_address);
+                    [sums.queries, sums.documents] = tokens.map(CudaTokens::normalizable);
+                    sums.norms = [sums.queries, sums.documents].map(CudaTokens::row_scales_address);
+                    for (side, tokens) in tokens.into_iter().enumerate() {
+                        match tokens.find_row_scales(entered, stream, row_norms, &mut end)? {
+                            0 => {}
+                            found => (norms[side], sums.norms[side]) = (found, found),
+                        }
+                    }
+                    if weights != 0 {
+                        sums.norms[0] = end;
+                        sums.queries.find_weighted_scales(entered, stream, row_norms, end)?;
                     }
                 }
-                (sums.sides, sums.adds) = (self.sums_of_normalized(sides, adds, free), false);
-                self.run_sums(entered, stream, &sums, free)?;
-                let out = Projected { tokens, norms, sides, adds };
-                return self.run_project(entered, stream, &sums, &out, project);
-            }
-            if self.documents == Gathered::Codes {
+                (None, Gathered::Elements) => {}
                 // Scales are there from the start.
-                sums.norms[1] = documents.row_scales_address();
+                (None, Gathered::Codes) => sums.norms[1] = documents.row_scales_address(),
+                (None, Gathered::Residuals) => sums.norms[1] = documents.decoded()?.norms,
             }
-            if self.documents == Gathered::Residuals {
-                sums.norms[1] = documents.decoded()?.norms;
-            }
-            self.run_sums(entered, stream, &sums, free)
+            let Some(project) = self.project else {
+                return self.run_sums(entered, stream, &sums, free);
+            };
+            sums.sides = self.sums_of_projected(sides, adds, free);
+            sums.adds = self.projects.map(|projects| adds && !projects);
+            self.run_sums(entered, stream, &sums, free)?;
+            let of_weights = call.gradients.weights();
+            let out = Projected { tokens, norms, weights, sides, of_weights, adds };
+            self.run_project(entered, stream, &sums, &out, project)
         }
     }
 
@@ -151,7 +166,7 @@ impl CudaBackward {
             if plan.n_row_tasks == 0 {
                 return Ok(());
             }
-            let out = gradient.output(call.adds);
+            let out = gradient.output(call.adds[0]);
             let params = self.gather_params(call, pairs, out, workspace);
             let grid = self.n_gather_blocks(&params);
             match &sorted.gather {
@@ -184,12 +199,12 @@ impl CudaBackward {
         let Some(document_pairs) = &plan.document_pairs else { return Ok(()) };
         // Where the queries' gradient is not wanted, no CTA sums over pairs.
         let query_pairs = plan.query_pairs.as_ref().unwrap_or(document_pairs);
-        let fills = !call.adds && self.short_queries_cover_documents;
-        let out = queries.output(call.adds);
+        let fills = !call.adds[1] && self.short_queries_cover_documents;
+        let out = queries.output(call.adds[0]);
         let params = ShortQueryParams {
             pairs: self.pairs(call, document_pairs, self.lists.document_order, call.norms[0]),
             source: call.queries.rows(),
-            out: documents.output(call.adds),
+            out: documents.output(call.adds[1]),
             tasks: self.lists.short_query_tasks,
             n_tasks: plan.short_query_tasks.len() as u32,
             fills: u32::from(fills),
@@ -210,7 +225,7 @@ impl CudaBackward {
                 true => self.clear_queries(entered, stream, call)?,
                 false => self.run_queries(entered, stream, call, sorted, workspace)?,
             }
-            if !call.adds && !fills {
+            if !call.adds[1] && !fills {
                 documents.clear(entered, stream)?;
             }
             start(entered, stream, kernel, grid, shared_bytes, &params)?;
@@ -325,7 +340,7 @@ impl CudaBackward {
         stream: CUstream,
         call: &Sums<'_>,
     ) -> Result<()> {
-        match call.adds || self.covers_queries {
+        match call.adds[0] || self.covers_queries {
             true => Ok(()),
             // SAFETY: the caller's promise.
             false => unsafe { call.sides[0].clear(entered, stream) },
@@ -346,7 +361,7 @@ impl CudaBackward {
         // SAFETY: as in `run_queries`.
         unsafe {
             // Rows that no query token chose are not written again.
-            if !call.adds {
+            if !call.adds[1] {
                 gradient.clear(entered, stream)?;
             }
             let Some(pairs) = &self.plan.document_pairs else { return Ok(()) };
@@ -418,7 +433,7 @@ impl CudaBackward {
             let Some(carry) = &group.carry else { return Ok(Some(params)) };
             self.run_fixup(entered, stream, &params, sorted)?;
             if carry.is_last {
-                let (out, tasks) = (call.sides[1].output(call.adds), carry.tasks.clone());
+                let (out, tasks) = (call.sides[1].output(call.adds[1]), carry.tasks.clone());
                 self.run_sum(entered, stream, out, at.carry, tasks, [1, carry.n_rows])?;
             }
             Ok(None)
@@ -453,7 +468,7 @@ impl CudaBackward {
         SegmentedSumParams {
             source: call.queries.rows(),
             out: match &group.carry {
-                None => call.sides[1].output(call.adds || group.is_pass),
+                None => call.sides[1].output(call.adds[1] || group.is_pass),
                 Some(_) => output(at.carry, ElementType::F32, self.dim, true),
             },
             list: at.list,

@@ -92,9 +92,13 @@ pub(crate) struct CudaBackward {
     rows: [usize; 2],
     /// Whether queries and documents get gradients.
     wanted: [bool; 2],
-    /// The kernel that projects gradients of normalised rows to those of the rows as given, where
-    /// rows are normalised.
+    /// The kernel that projects gradients of normalised rows to those of the rows as given, and
+    /// multiplies by weights, where rows are normalised or have weights.
     project: Option<Kernel<ProjectParams>>,
+    /// Whether it makes the gradients of queries, and those of documents.
+    projects: [bool; 2],
+    /// Whether query tokens have weights.
+    weighted: bool,
     /// Kernel that finds what rows of foreign memory are normalised by, where rows are.
     row_norms: Option<Kernel<RowNormsParams>>,
 }
@@ -157,9 +161,10 @@ pub(super) struct Sums<'a> {
     pub sides: [GradientMatrix; 2],
     /// The documents' row that those of the documents start with.
     pub first_row: u32,
-    pub adds: bool,
-    /// Addresses of the row scales of queries and documents: r of normalised rows, or scales of
-    /// codes; 0 = none.
+    /// Whether the sums of queries, and those of documents, are added to what is there.
+    pub adds: [bool; 2],
+    /// Addresses of the row scales of queries and documents: r of normalised rows, scales of codes,
+    /// weights of query tokens or their products; 0 = none.
     pub norms: [u64; 2],
 }
 
@@ -202,7 +207,7 @@ impl CudaBackward {
         outputs: &OutputShape,
         again: Option<Recompute>,
     ) -> Result<CudaBackward> {
-        let BackwardKind { gradient, is_atomic, normalizes, documents, sides } = kind;
+        let BackwardKind { gradient, is_atomic, normalizes, weighted, documents, sides } = kind;
         let are_elements = documents == Gathered::Elements;
         debug_assert!(are_elements || !is_atomic && !normalizes && again.is_none());
         let are_residuals = documents == Gathered::Residuals;
@@ -259,7 +264,11 @@ impl CudaBackward {
             gradient,
             rows: [problem.queries().rows(), problem.documents().rows()],
             wanted: sides,
-            project: normalizes.then(|| device.kernel_of(&PROJECT, element)).transpose()?,
+            project: (normalizes || weighted)
+                .then(|| device.kernel_of(&PROJECT, element))
+                .transpose()?,
+            projects: [normalizes || weighted, normalizes],
+            weighted,
             row_norms: normalizes.then(|| device.kernel_of(&ROW_NORMS, element)).transpose()?,
         })
     }
@@ -311,7 +320,7 @@ impl CudaBackward {
         documents: &CudaTokens,
         order: Option<Order>,
     ) -> Result<()> {
-        if self.project.is_none() {
+        if self.row_norms.is_none() {
             return Ok(());
         }
         [queries, documents]

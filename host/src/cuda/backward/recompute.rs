@@ -141,6 +141,7 @@ impl Recompute {
                 };
                 if !call.adds {
                     of_queries.clear(entered, stream)?;
+                    call.gradients.weights().clear(entered, stream)?;
                 }
                 if !call.adds || self.narrows() {
                     sums.clear(entered, stream)?;

@@ -61,6 +61,7 @@ impl CudaDevice {
             gradient: ElementType::F32,
             is_atomic: false,
             normalizes: false,
+            weighted: false,
             documents: Gathered::Residuals,
             sides: [true; 2],
         };
@@ -174,7 +175,7 @@ impl<'a> Tables<'a> {
                 matrix(self.window.address(), problem.documents().rows()),
             ],
             first_row: 0,
-            adds: false,
+            adds: [false; 2],
             norms: [0, self.residuals.params().norms],
         };
         let raw = stream.raw();

@@ -21,7 +21,8 @@ impl CudaBackward {
             return again.workspace_bytes(adds);
         }
         let of = |rows: usize| self.row_norms.map_or(0, |_| found_bytes(rows));
-        with_found(self.bytes_before_found(adds), self.rows.map(of).iter().sum())
+        let found = self.rows.map(of).iter().sum::<u64>() + self.weighted_bytes();
+        with_found(self.bytes_before_found(adds), found)
     }
 
     /// Bytes of workspace that a call of the work needs, for some handles.
@@ -30,12 +31,19 @@ impl CudaBackward {
             return again.workspace_bytes_of(adds, tokens);
         }
         let of = |tokens: &CudaTokens| self.row_norms.map_or(0, |_| tokens.found_bytes());
-        with_found(self.bytes_before_found(adds), tokens.map(of).iter().sum())
+        let found = tokens.map(of).iter().sum::<u64>() + self.weighted_bytes();
+        with_found(self.bytes_before_found(adds), found)
+    }
+
+    /// Bytes of workspace for what query rows are normalised by, times their weights.
+    fn weighted_bytes(&self) -> u64 {
+        let [queries, _] = self.rows;
+        if self.weighted && self.row_norms.is_some() { found_bytes(queries) } else { 0 }
     }
 
     /// Bytes of workspace before what rows of foreign memory are normalised by.
     pub(super) fn bytes_before_found(&self, adds: bool) -> u64 {
-        let (_, end) = self.normalized_sums(adds);
+        let (_, end) = self.projected_sums(adds);
         match end {
             0 => 0,
             // Other calls use the same counters, so no data may overlap them.
@@ -43,13 +51,14 @@ impl CudaBackward {
         }
     }
 
-    /// Offsets behind the counters of the sums of both sides' normalised rows, where a side's sums
-    /// are not formed in the gradient itself; and the offset at which the last of them ends.
-    pub(super) fn normalized_sums(&self, adds: bool) -> ([Option<u64>; 2], u64) {
+    /// Offsets behind the counters of the sums of both sides' rows that are projected, where a
+    /// side's sums are not formed in the gradient itself; and the offset at which the last of them
+    /// ends.
+    pub(super) fn projected_sums(&self, adds: bool) -> ([Option<u64>; 2], u64) {
         let mut end = self.lists_end();
-        let is_apart = self.project.is_some() && (adds || self.gradient != ElementType::F32);
+        let is_apart = adds || self.gradient != ElementType::F32;
         let offsets = [0, 1].map(|side| {
-            (is_apart && self.wanted[side]).then(|| {
+            (is_apart && self.projects[side] && self.wanted[side]).then(|| {
                 let offset = end.next_multiple_of(ALIGN_BYTES);
                 end = offset + self.rows[side] as u64 * self.dim as u64 * 4;
                 offset
@@ -58,14 +67,14 @@ impl CudaBackward {
         (offsets, end)
     }
 
-    /// The matrices that the sums of normalised rows are written to, for gradients `sides`.
-    pub(super) fn sums_of_normalized(
+    /// The matrices that the sums are written to, for gradients `sides`.
+    pub(super) fn sums_of_projected(
         &self,
         sides: [GradientMatrix; 2],
         adds: bool,
         workspace: u64,
     ) -> [GradientMatrix; 2] {
-        let (offsets, _) = self.normalized_sums(adds);
+        let (offsets, _) = self.projected_sums(adds);
         let of = |side: usize| match offsets[side] {
             None => sides[side],
             Some(offset) => GradientMatrix {

@@ -163,9 +163,20 @@ impl CudaGradients {
         Ok(CudaGradients { device: device.clone(), parts, hazard, _owned: Vec::new() })
     }
 
-    pub(crate) fn sides(&self) -> [GradientMatrix; 2] {
+    /// The gradients of queries and documents, and of the queries' weights: of no rows where there
+    /// is none.
+    pub(crate) fn parts(&self) -> [GradientMatrix; 3] {
+        self.parts
+    }
+
+    pub(in crate::cuda) fn sides(&self) -> [GradientMatrix; 2] {
         let [queries, documents, _] = self.parts;
         [queries, documents]
+    }
+
+    pub(in crate::cuda) fn weights(&self) -> GradientMatrix {
+        let [_, _, weights] = self.parts;
+        weights
     }
 
     pub(in crate::cuda) fn hazard(&self) -> &Arc<Hazard> {

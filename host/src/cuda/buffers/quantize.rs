@@ -2,9 +2,9 @@
 //!
 //! The kernel writes codes at their pitch with zeros behind each row, scales and minima in the
 //! kernels' form, a word per row, and a copy of the mask: the new tokens share no memory with the
-//! old ones. One scale for all rows takes a kernel before it, which finds the largest magnitude.
-//! Kernels and memory are made ready once, before calls, as that allocates and waits; in memory of
-//! the caller codes are made in the order of a stream.
+//! old ones, whose weights are copied too. One scale for all rows takes a kernel before it, which
+//! finds the largest magnitude. Kernels and memory are made ready once, before calls, as that
+//! allocates and waits; in memory of the caller codes are made in the order of a stream.
 
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
 use crate::plan::limits::Access;
+use crate::runtime::alloc::filled;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Quantized, TokenFormat};
 use crate::tokens::layout::TokenLayout;
@@ -77,11 +78,27 @@ impl CudaTokens {
             stream.synchronize()
         })?;
         let access = Access { base: codes.address(), pitch_bytes, n_centroids: 0 };
-        let owned = mask.into_iter().chain([codes]).collect();
+        let weights = self.copied_weights(device)?;
+        let weights_copy = weights.as_ref().map_or(0, Buffer::address);
+        let owned = mask.into_iter().chain(weights).chain([codes]).collect();
         let operand = F::FORMAT.stored_operand();
         let made = CudaTokens::new(device, operand, layout, access, mask_copy, owned)?;
+        let made = made.with_weights(weights_copy);
         made.set_scales(row_scales);
         Ok(made)
+    }
+
+    /// A copy of the weights in memory of its own, where tokens have any. By way of the host: four
+    /// bytes of each query token, in a call that waits.
+    fn copied_weights(&self, device: &Arc<CudaDevice>) -> Result<Option<Buffer>> {
+        if self.weights() == 0 {
+            return Ok(None);
+        }
+        let mut weights = filled(self.n_rows() as u64, 0f32)?;
+        let bytes = bytemuck::cast_slice_mut(&mut weights);
+        // SAFETY: there is a weight for each row.
+        unsafe { download(&device.enter()?, self.weights(), bytes)? };
+        upload(device, bytemuck::cast_slice(&weights)).map(Some)
     }
 
     /// Enqueues the kernel that compresses these tokens, of elements `T`, to codes of a format at

@@ -130,6 +130,8 @@ impl CudaTokens {
     ) -> Result<CudaTokens> {
         let operand = residual_operand(device, queries)?;
         let residuals = CudaResiduals::new(addresses, layout.dim(), nbits, n_centroids, Vec::new());
+        let [mask, segments] = beside;
+        let beside = [mask, segments, 0];
         let mut view = CudaTokens::view(device, operand, layout, residuals.access(), beside)?;
         view.residuals = Some(residuals);
         Ok(view)

@@ -236,8 +236,23 @@ impl CudaTokens {
         let address = *end;
         *end += self.found_bytes();
         // SAFETY: the caller's promise.
-        unsafe { self.write_norms(entered, stream, kernel, address)? };
+        unsafe { self.write_norms(entered, stream, kernel, [address, 0])? };
         Ok(address)
+    }
+
+    /// Enqueues the kernel that finds r times the weight of each row, in the workspace at `to`.
+    ///
+    /// # Safety
+    /// As [`CudaTokens::find_row_scales`]; there must be [`found_bytes`] of workspace.
+    pub(in crate::cuda) unsafe fn find_weighted_scales(
+        &self,
+        entered: &Entered<'_>,
+        stream: CUstream,
+        kernel: &Kernel<RowNormsParams>,
+        to: u64,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_norms(entered, stream, kernel, [to, self.weights()]) }
     }
 
     /// Makes row scales for calls that normalise rows, of memory that the library owns; later calls
@@ -279,7 +294,7 @@ impl CudaTokens {
         device.on_idle_stream(|stream| {
             let entered = device.enter()?;
             // SAFETY: the buffer was just made, for these rows, and nothing else has it.
-            unsafe { self.write_norms(&entered, stream.raw(), &kernel, new.address())? };
+            unsafe { self.write_norms(&entered, stream.raw(), &kernel, [new.address(), 0])? };
             stream.synchronize()
         })?;
         Ok(new)
@@ -364,12 +379,12 @@ impl CudaTokens {
         entered: &Entered<'_>,
         stream: CUstream,
         kernel: &Kernel<RowNormsParams>,
-        norms: u64,
+        [norms, weights]: [u64; 2],
     ) -> Result<()> {
         let rows = self.rows();
         let rows_per_block = WARPS * (32 >> rows.lanes_log2);
         let n_rows = self.n_rows() as u32;
-        let params = RowNormsParams { rows, norms, n_rows, reserved: 0 };
+        let params = RowNormsParams { rows, norms, weights, n_rows, reserved: 0 };
         // SAFETY: the caller's promise; there is a warp for all rows.
         unsafe {
             clear_padding(entered, stream, norms, self.n_rows())?;

@@ -102,24 +102,24 @@ impl CudaTokens {
             [&mask, &weights].map(|buffer| buffer.as_ref().map_or(0, Buffer::address));
         let owned = mask.into_iter().chain(weights).chain([matrix]).collect();
         let uploaded = CudaTokens::new(device, operand, layout, access, mask_address, owned)?;
-        let uploaded = CudaTokens { weights: weights_address, ..uploaded };
+        let uploaded = uploaded.with_weights(weights_address);
         if let Some(scales) = tokens.scales_of_codes() {
             uploaded.set_scales(RowScales::of_scales(device, scales, operand, layout, arrival)?);
         }
         Ok(uploaded)
     }
 
-    /// Views foreign memory: a matrix, and mask and segments at addresses, or 0. Exactly unread
-    /// layouts have segments there.
+    /// Views foreign memory: a matrix, and mask, segments and weights at addresses, or 0. Exactly
+    /// unread layouts have segments there.
     pub(crate) fn view(
         device: &Arc<CudaDevice>,
         operand: impl Into<Operand>,
         layout: &TokenLayout,
         access: Access,
-        [mask, foreign_segments]: [u64; 2],
+        [mask, foreign_segments, weights]: [u64; 3],
     ) -> Result<CudaTokens> {
         let tokens = CudaTokens::new(device, operand, layout, access, mask, Vec::new())?;
-        Ok(CudaTokens { foreign_segments, ..tokens })
+        Ok(CudaTokens { foreign_segments, ..tokens }.with_weights(weights))
     }
 
     /// Residual-compressed rows as other items, whose segments are at an address.
@@ -129,7 +129,7 @@ impl CudaTokens {
         layout: &TokenLayout,
         segments: u64,
     ) -> Result<CudaTokens> {
-        let beside = [self.mask, segments];
+        let beside = [self.mask, segments, self.weights];
         let view = CudaTokens::view(device, self.operand, layout, self.access, beside)?;
         let residuals = self.residuals.as_ref().map(CudaResiduals::view);
         Ok(CudaTokens { residuals, _source: Some(self.clone()), ..view })
@@ -142,7 +142,7 @@ impl CudaTokens {
         layout: &TokenLayout,
         segments: &[[u32; 2]],
     ) -> Result<CudaTokens> {
-        let beside = [self.mask, 0];
+        let beside = [self.mask, 0, self.weights];
         let view = CudaTokens::view(device, self.operand, layout, self.access, beside)?;
         let segments = match layout.is_unread() {
             true => Some(upload_lists(device, [bytemuck::cast_slice(segments)])?.0),
@@ -197,6 +197,11 @@ impl CudaTokens {
             scaled: None,
             _source: None,
         })
+    }
+
+    /// With weights at an address, one per row; 0 = none.
+    pub(super) fn with_weights(self, weights: u64) -> CudaTokens {
+        CudaTokens { weights, ..self }
     }
 
     /// The tokens as calls that normalise rows read them.

@@ -209,6 +209,7 @@ impl CudaSplits {
             split_len: self.splits.len as u32,
             winner_bytes: self.winner_bytes as u32,
             groups_per_tile: self.groups_per_tile,
+            query_weights: queries.weights(),
         };
         let shared_bytes = COMBINE_SPLITS_SHARED_BYTES as u32;
         // SAFETY: the caller's promise; there is a CTA per score, as the kernel wants it.

@@ -209,6 +209,8 @@ impl ForwardPlan {
             dim: self.dim as u32,
             winner_bytes: self.winner_bytes as u32,
             aligned: u32::from(aligned),
+            // Of splits no sum is used, and token scores are those without weights.
+            query_weights: if self.splits.is_some() { 0 } else { queries.weights() },
         }
     }
 

@@ -11,7 +11,6 @@ use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
 use crate::plan::backward::{BackwardKind, Gathered};
-use crate::plan::choice::check_weights;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::{GradientMatrix, OutputShape};
@@ -439,7 +438,6 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
         sides: [bool; 2],
     ) -> Result<()> {
         let (device, problem) = (self.device, &self.problem);
-        check_weights(problem)?;
         let options = ScoreOptions { token_scores: false, ..self.scores.options.clone() };
         let shape = OutputShape::new(problem, &options);
         let element = ElementType::F32;
@@ -447,6 +445,7 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             gradient: element,
             is_atomic: self.is_atomic,
             normalizes: options.normalize,
+            weighted: problem.queries().is_weighted(),
             documents: Gathered::of(D::FORMAT),
             sides,
         };

@@ -93,7 +93,7 @@ impl PreparedBackward {
             }
             On::Cuda(_) => {
                 let device = self.device.cuda_device("work for a CUDA device")?;
-                let zeros = CudaGradients::zeros(device, self.matrices([0; 3]))?;
+                let zeros = CudaGradients::zeros(device, self.matrices([0; 2], Some(0)))?;
                 On::Cuda(Arc::new(zeros))
             }
         };
@@ -167,7 +167,31 @@ impl DeviceGradients {
     pub fn addresses(&self) -> Option<[u64; 2]> {
         match &self.inner {
             On::Cpu(_) => None,
-            On::Cuda(gradients) => Some(gradients.sides().map(|side| side.address)),
+            On::Cuda(gradients) => {
+                let [queries, documents, _] = gradients.parts().map(|part| part.address);
+                Some([queries, documents])
+            }
+        }
+    }
+
+    /// Device address of the gradient of the queries' [weights](crate::Tokens::with_weights), one
+    /// f32 per row; `None` on the CPU, and where there is none.
+    ///
+    /// ```
+    /// use maxsim::training::DeviceGradients;
+    ///
+    /// /// Where another library finds what steers its weights.
+    /// fn steering(gradients: &DeviceGradients) -> Option<u64> {
+    ///     gradients.weights_address()
+    /// }
+    /// ```
+    pub fn weights_address(&self) -> Option<u64> {
+        match &self.inner {
+            On::Cpu(_) => None,
+            On::Cuda(gradients) => {
+                let [_, _, weights] = gradients.parts().map(|part| part.address);
+                Some(weights).filter(|&address| address != 0)
+            }
         }
     }
 

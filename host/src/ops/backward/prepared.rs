@@ -214,6 +214,7 @@ impl Device {
                     gradient,
                     is_atomic,
                     normalizes: work.options.normalize,
+                    weighted: work.queries.is_weighted(),
                     documents: Gathered::of(saved),
                     sides,
                 };
@@ -322,8 +323,12 @@ impl PreparedBackward {
         rows_of([queries, documents], self.sides)
     }
 
-    /// The gradients of queries, documents and weights at these addresses.
-    pub(crate) fn matrices(&self, addresses: [u64; 3]) -> [GradientMatrix; 3] {
-        matrices(addresses, self.gradient, self.rows(), self.provenance.queries.dim())
+    /// The gradients of queries, documents and weights at these addresses; without the last, if it
+    /// has none.
+    pub(crate) fn matrices(&self, sides: [u64; 2], weights: Option<u64>) -> [GradientMatrix; 3] {
+        let [queries, documents, n_weights] = self.rows();
+        let rows = [queries, documents, if weights.is_some() { n_weights } else { 0 }];
+        let addresses = [sides[0], sides[1], weights.unwrap_or(0)];
+        matrices(addresses, self.gradient, rows, self.provenance.queries.dim())
     }
 }

@@ -5,6 +5,20 @@ use super::TokenLayout;
 use crate::error::{Error, Result};
 
 impl TokenLayout {
+    /// Says that tokens have weights in memory that is never read on the host. For
+    /// [`DeviceTokens::from_raw_unchecked`](crate::DeviceTokens::from_raw_unchecked) with
+    /// [weights](crate::format::RawRows::weights); [`Tokens::with_weights`](crate::Tokens) needs no
+    /// such call.
+    ///
+    /// ```
+    /// let layout = maxsim::TokenLayout::padded(2, 32, 128)?.with_unread_weights();
+    /// assert!(layout.is_weighted());
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    pub fn with_unread_weights(self) -> TokenLayout {
+        self.weighted_if(true)
+    }
+
     /// Whether single rows are masked.
     pub fn is_masked(&self) -> bool {
         self.masked

@@ -53,6 +53,9 @@ pub struct CombineSplitsParams {
     pub winner_bytes: u32,
     /// Groups of the forward kernel's tiles: 16, or a number that it is a multiple of.
     pub groups_per_tile: u32,
+    /// Address of the query tokens' weights, or 0, as
+    /// [`crate::abi::params::ForwardParams::query_weights`].
+    pub query_weights: u64,
 }
 
 /// Bits of a token score that no kernel has stored: a NaN, but not the one that `max.NaN` gives,

@@ -141,6 +141,11 @@ pub struct ForwardParams {
     pub is_partial: u32,
     /// 1 when rows of both matrices start on 16-byte boundaries (sm_80 entries).
     pub aligned: u32,
+    /// Address of an f32 per row of the queries' matrix, which its maxima are multiplied by before
+    /// they are added; 0 = tokens have no weights. Winners and token scores do not depend on it,
+    /// but kernels whose operands are swapped store no token scores where there are weights
+    /// ([`crate::table::forward::Variant::stores_weighted_tokens`]).
+    pub query_weights: u64,
 }
 
 /// Parameters of the forward entries that normalise rows. The tensor maps come first here, too.

@@ -1,4 +1,4 @@
-//! Finds r = 1 / √max(‖x‖², 10⁻¹²) of each row.
+//! Finds r = 1 / √max(‖x‖², 10⁻¹²) of each row, times its weight where rows have any.
 //!
 //! As many lanes as a row has chunks of 16 bytes, up to 32, add its squares; a warp
 //! has as many rows at once as fit. The order of the sum depends on dim alone, so that equal rows
@@ -11,6 +11,7 @@ use crate::abi::params::SQUARE_MIN;
 use crate::abi::params::backward::{RowNormsParams, WARPS};
 use crate::primitives::row_vector::{Columns, VectorElement, load_element};
 use crate::primitives::unroll::unroll;
+use crate::primitives::work_tile::load_weight;
 use crate::ptx::global::store_u32;
 use crate::ptx::math::{fma, max_nan, sqrt};
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
@@ -66,6 +67,7 @@ unsafe fn of_rows<T: VectorElement, const ALIGNED: bool>(params: &RowNormsParams
             norm = if sum == f32::INFINITY { SMALL / sqrt(small) } else { norm };
         }
         if is_there != 0 && first.element == 0 {
+            let norm = norm * load_weight(params.weights, row);
             store_u32(params.norms + u64::from(row) * 4, norm.to_bits());
         }
     }

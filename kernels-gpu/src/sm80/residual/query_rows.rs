@@ -96,7 +96,13 @@ impl Best {
             unroll!(J in 0..2 => { two[J] = exchange::<8>(four[0][J], four[1][J], lane); });
             let best = exchange::<4>(two[0], two[1], lane);
             let counts = queries.is_valid && self.any != 0;
-            let mut sum = if counts { best } else { 0.0 };
+            let mut weight = 1.0;
+            if params.query_weights != 0 {
+                let (group, row) = lane_row(lane);
+                let group = work_tile::group(params, queries.tile * GROUPS + group);
+                weight = work_tile::query_weight(params, group, row);
+            }
+            let mut sum = if counts { best * weight } else { 0.0 };
             if params.token_scores != 0 && counts {
                 let (_, row) = lane_row(lane);
                 let index = queries.place.index(params, entry) + u64::from(row);

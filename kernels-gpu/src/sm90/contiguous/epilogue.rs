@@ -179,6 +179,8 @@ pub(super) struct Results {
     place: TokenPlace,
     /// The scale of the query row, where rows have any.
     scale: f32,
+    /// The weight of the query row.
+    weight: f32,
 }
 
 impl Results {
@@ -212,6 +214,7 @@ impl Results {
                 results: params.results,
                 place,
                 scale,
+                weight: work_tile::query_weight(params, own, row),
             }
         }
     }
@@ -238,7 +241,7 @@ impl Results {
                 let index = self.place.index(params, entry) + u64::from(row);
                 store_token(params, index, 0, most);
             }
-            let mut sum = if self.is_valid { most } else { 0.0 };
+            let mut sum = if self.is_valid { most * self.weight } else { 0.0 };
             sum += shuffle_xor_f32::<1>(sum);
             sum += shuffle_xor_f32::<4>(sum);
             sum += shuffle_xor_f32::<8>(sum);

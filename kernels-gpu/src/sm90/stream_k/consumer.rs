@@ -134,11 +134,17 @@ impl Consumer<'_> {
             let len = broadcast(len);
             self.tiles::<K, _>(Held(held), &mut best, len);
             let [first, second] = self.rows.halves::<K>(&best, self.lane);
+            let weights = self.rows.weights::<K>();
             if kind == Kind::Whole {
-                self.publish_sum::<K>(if len > 0 { first + second } else { 0.0 });
+                let sum = first * weights[0] + second * weights[1];
+                self.publish_sum::<K>(if len > 0 { sum } else { 0.0 });
             } else {
                 self.publish_sum::<K>(first);
                 self.publish_sum::<K>(second);
+                if kind == Kind::Ends && self.params.query_weights != 0 {
+                    self.publish_sum::<K>(weights[0]);
+                    self.publish_sum::<K>(weights[1]);
+                }
             }
         }
     }

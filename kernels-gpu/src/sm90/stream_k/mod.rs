@@ -157,8 +157,8 @@ unsafe fn load_boxes<K: Kernel>(
 #[inline(always)]
 pub(super) unsafe fn epilogue<K: Kernel>(params: &ForwardParams, shared: &Shared, lane: u32) {
     let mut ring = Ring::START;
-    // SAFETY: consumers fill a slot per document, two per partial, in this order; the whole warp is
-    // here.
+    // SAFETY: consumers fill a slot per document, two per partial and two more with weights where
+    // one ends, in this order; the whole warp is here.
     unsafe {
         let mut unit = Unit::new(params);
         let queries = QueryTile::new::<K>(params, unit.tile, lane);
@@ -171,7 +171,13 @@ pub(super) unsafe fn epilogue<K: Kernel>(params: &ForwardParams, shared: &Shared
                     publish::<K, 2>(params, unit.index, unit.tile, 0, [sums, others], lane);
                     continue;
                 }
-                let maxima = collect::<K, 2>(params, &unit, entry, 0, [sums, others], lane);
+                let mut maxima = collect::<K, 2>(params, &unit, entry, 0, [sums, others], lane);
+                if params.query_weights != 0 {
+                    unroll!(HALF in 0..2 => {
+                        let weights = read_slot::<K>(shared, &mut ring, lane);
+                        unroll!(I in 0..4 => { maxima[HALF][I] *= weights[I]; });
+                    });
+                }
                 unroll!(I in 0..4 => {
                     sums[I] = maxima[0][I] + maxima[1][I];
                 });

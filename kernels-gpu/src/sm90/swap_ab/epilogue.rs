@@ -218,8 +218,9 @@ fn own_group<K: Kernel>(tile: u32, half: u32, lane: u32) -> u32 {
     tile * K::GROUPS + 8 * half + lane / 4
 }
 
-/// Keeps the scales of the lane's rows of a new tile, and says which of the rows are query tokens,
-/// four bits for each half.
+/// Keeps the scales of the lane's rows of a new tile, times their weights: token scores are not
+/// stored where there are any ([`ForwardParams::query_weights`]). Says which of the rows are query
+/// tokens, four bits for each half.
 ///
 /// # Safety
 /// The tile must be of this launch.
@@ -243,7 +244,8 @@ pub(super) unsafe fn load_row_scales<K: Kernel>(
                     let is_row = row_is_valid(&params.queries, group.start + row);
                     valid |= u32::from(is_row) << (4 * half + I as u32);
                     let place = shared.row_scales(half) + 16 * lane + 4 * I as u32;
-                    store_shared_f32(place, row_scales.query(group, row));
+                    let weight = work_tile::load_weight(params.query_weights, group.start + row);
+                    store_shared_f32(place, row_scales.query(group, row) * weight);
                 }
             });
         }

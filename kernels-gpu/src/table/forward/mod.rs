@@ -187,6 +187,12 @@ impl Variant {
         self.normalizes() || self.operand.is_code()
     }
 
+    /// Whether it stores token scores where query tokens have weights: swapped operands have the
+    /// weights multiplied to the scales of the rows.
+    pub const fn stores_weighted_tokens(&self) -> bool {
+        !self.schedule.is_swap_ab()
+    }
+
     /// Whether f32 elements are split in two to be multiplied by tensor cores
     /// ([`crate::abi::tf32`]).
     pub const fn splits(&self) -> bool {

@@ -105,7 +105,7 @@ impl Call<'_> {
             let (grad_scores, gradients) = unsafe {
                 (
                     DeviceGradScores::from_raw_unchecked(&backward, grad_scores_at),
-                    DeviceGradients::from_raw_unchecked(&backward, address, 0),
+                    DeviceGradients::from_raw_unchecked(&backward, address, 0, None),
                 )
             };
             let (grad_scores, mut to) = (grad_scores.expect("g"), gradients.expect("room"));

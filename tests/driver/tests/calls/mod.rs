@@ -237,7 +237,7 @@ impl<'a> Call<'a> {
                 let [of_queries, of_documents] = addresses;
                 (
                     DeviceGradScores::from_raw_unchecked(&backward, grad_scores_at),
-                    DeviceGradients::from_raw_unchecked(&backward, of_queries, of_documents),
+                    DeviceGradients::from_raw_unchecked(&backward, of_queries, of_documents, None),
                 )
             };
             let (grad_scores, mut gradients) = (grad_scores.expect("g"), gradients.expect("room"));

@@ -3,7 +3,7 @@
 
 mod codes;
 mod memory;
-mod time;
+pub(crate) mod time;
 
 use half::f16;
 use maxsim::training::{BackwardOptions, BackwardStrategy, GradientType, Gradients};
@@ -18,7 +18,7 @@ use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
 
 /// Token numbers that any two of which differ: unit rows would do, but take longer to generate.
-fn numbers(n: usize, seed: u64) -> Vec<f16> {
+pub(crate) fn numbers(n: usize, seed: u64) -> Vec<f16> {
     let mut state = seed;
     let mut number = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

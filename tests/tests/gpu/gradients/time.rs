@@ -16,7 +16,7 @@ use maxsim_tests::suite::Suite;
 use super::Batch;
 
 /// Median time of what is enqueued between two events.
-fn median_time(
+pub(crate) fn median_time(
     device: &Device,
     mut enqueue: impl FnMut([&mut Event; 2]) -> Result<(), Error>,
 ) -> Result<Duration, String> {
@@ -32,7 +32,7 @@ fn median_time(
 }
 
 /// The same of a step's gradients alone.
-fn backward_time(step: &mut Step<f16>, device: &Device) -> Result<Duration, String> {
+pub(crate) fn backward_time(step: &mut Step<f16>, device: &Device) -> Result<Duration, String> {
     step.run().map_err(text)?;
     median_time(device, |[start, end]| {
         step.stream.record(start)?;

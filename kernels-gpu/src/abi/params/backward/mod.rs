@@ -145,6 +145,8 @@ pub struct RowNormsParams {
     ///
     /// [`SQUARE_MIN`]: crate::abi::params::SQUARE_MIN
     pub norms: u64,
+    /// Address of an f32 per row, which that is multiplied by; 0 = rows have no weights.
+    pub weights: u64,
     /// Number of rows.
     pub n_rows: u32,
     /// Padding that keeps the size a multiple of 8.
@@ -159,11 +161,16 @@ pub struct ProjectParams {
     pub rows: Rows,
     /// The gradient.
     pub out: Output,
-    /// Address of f32 sums `[rows, dim]`: gradients with respect to the normalised rows. May be
-    /// where the gradient is.
+    /// Address of f32 sums `[rows, dim]`: gradients with respect to the normalised rows, of tokens
+    /// whose weights are 1. May be where the gradient is.
     pub sums: u64,
-    /// Address of an f32 per row, what it is normalised by.
+    /// Address of an f32 per row, what it is normalised by; 0 = rows are not normalised.
     pub norms: u64,
+    /// Address of an f32 per row, its weight; 0 = rows have none.
+    pub weights: u64,
+    /// Address of the f32 gradient of the weights, which is written or added to as the rows' is; 0
+    /// = not wanted.
+    pub grad_weights: u64,
     /// Number of rows.
     pub n_rows: u32,
     /// Padding that keeps the size a multiple of 8.
@@ -321,7 +328,7 @@ mod tests {
         assert_eq!(size_of::<Output>(), 24);
         assert_eq!(size_of::<GatherParams>(), size_of::<Pairs>() + 32 + 24 + 8 + 4 * 4);
         assert_eq!(size_of::<AtomicParams>(), size_of::<GatherParams>() + 32 + 24 + 8);
-        assert_eq!(size_of::<ProjectParams>(), 32 + 24 + 2 * 8 + 2 * 4);
+        assert_eq!(size_of::<ProjectParams>(), 32 + 24 + 4 * 8 + 2 * 4);
         assert_eq!(size_of::<SegmentedSumParams>(), 32 + 24 + 5 * 8 + 6 * 4);
     }
 
