@@ -34,6 +34,7 @@
 //!  - [`streaming`]: searches over more documents than fit, from memory, files or programs.
 //!  - [`training`] and [`loss`]: gradients of scores with respect to tokens, and losses.
 //!  - [`chamfer`]: distances of clouds of points.
+//!  - [`xtr`]: scores of the document tokens that query tokens retrieve.
 //!  - [`residual`]: tokens as ColBERTv2 and PLAID store them.
 //!  - [`plan`]: which kernel runs a call, and why.
 //!
@@ -391,6 +392,43 @@ pub mod chamfer {
     pub use crate::problem::chamfer::{
         Chamfer, ChamferOptions, Metric, Neighbours, PointReduction,
     };
+}
+
+/// XTR: query tokens count only where they retrieved a token of the document. [`Device::xtr`] and
+/// [`Device::xtr_backward`] are for training, [`Device::xtr_search`] ranks documents.
+///
+/// ```
+/// use maxsim::format::Element;
+/// use maxsim::training::{BackwardOptions, Gradients};
+/// use maxsim::xtr::{Normalizer, TokenPool, XtrOptions, XtrScores};
+/// use maxsim::{Device, Pairing, Result, Tokens, loss};
+///
+/// /// A contrastive step: query `i` belongs to document `i`.
+/// fn step<T: Element>(
+///     queries: &Tokens<'_, T>,
+///     documents: &Tokens<'_, T>,
+///     options: &XtrOptions,
+/// ) -> Result<(f32, Gradients)> {
+///     let device = Device::cpu();
+///     let scores: XtrScores = device.xtr(queries, documents, &Pairing::cross(), options)?;
+///     let n = queries.layout().n_items();
+///     let targets: Vec<usize> = (0..n).collect();
+///     let found = loss::contrastive(scores.values(), n, &targets, 1.0)?;
+///     let scores = scores.with_grad(&found.grad_scores);
+///     Ok((found.value, device.xtr_backward(queries, documents, scores, &Default::default())?))
+/// }
+///
+/// let tokens = Tokens::padded(&[1.0f32, 0.0, 0.0, 1.0], 2, 1, 2)?;
+/// let options = XtrOptions::default();
+/// assert_eq!((options.k, options.normalizer), (256, Normalizer::Retrieved));
+/// assert_eq!(options.pool, TokenPool::AllDocuments);
+/// let (value, gradients) = step(&tokens, &tokens, &options)?;
+/// assert!((value - 0.3133).abs() < 1e-4 && gradients.queries[0] < 0.0);
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+pub mod xtr {
+    pub use crate::ops::xtr::XtrScores;
+    pub use crate::problem::xtr::{Normalizer, TokenPool, XtrOptions};
 }
 
 /// Calls in stream order: prepared once, then enqueued on a [`Stream`](stream::Stream) or captured

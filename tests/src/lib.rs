@@ -6,7 +6,7 @@
 //! [`gradients`] is the same for training: its oracle, and whether gradients agree, and [`saved`]
 //! where documents are saved as codes; [`losses`] has what losses on devices are compared with, and
 //! [`residual`] what decoded tokens are; [`top_k`] has rankings of any scores, and [`chamfer`]
-//! clouds of points with their distances.
+//! clouds of points with their distances; [`xtr`] has scores of retrieved tokens.
 //!
 //! Environment: MAXSIM_CASES (random cases per suite, 200 by default), MAXSIM_RECORD_DIR
 //! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),
@@ -29,3 +29,4 @@ pub mod strategy;
 pub mod suite;
 pub mod top_k;
 pub mod values;
+pub mod xtr;

@@ -17,7 +17,8 @@
 //! products of integer codes are exact.
 //!
 //! Gradients are sums over the winners ([`backward`]), and so are coarse-to-fine scores, of
-//! winners that INT8 codes have found ([`rescore`]). Neighbours between clouds of points are a
+//! winners that INT8 codes have found ([`rescore`]). Thresholds of XTR are a second pass of the
+//! same similarities ([`xtr`]). Neighbours between clouds of points are a
 //! search of its own ([`chamfer`]).
 
 mod backward;
@@ -32,6 +33,7 @@ mod scratch;
 mod tasks;
 mod tiles;
 pub(crate) mod tokens;
+pub(crate) mod xtr;
 
 #[cfg(test)]
 mod tests;
@@ -73,15 +75,18 @@ pub(crate) fn score<Q: Format, D: Format>(
 ) -> Result<Scores> {
     let mut scores = Scores::new(problem, options)?;
     let parallel = Parallel::new();
-    let scaled = (
-        queries.scaled_rows(options.normalize, problem.dim())?,
-        documents.scaled_rows(options.normalize, problem.dim())?,
-    );
-    let (queries, documents) = (queries.with_rows(&scaled.0), documents.with_rows(&scaled.1));
-    let norms = options.normalize.then(|| Norms::new(queries, documents, problem.dim(), parallel));
-    let norms = &norms.transpose()?;
-    let row_scales = RowScales::new(norms.as_ref(), queries.scales, documents.scales);
-    let call = Call { problem, queries, documents, row_scales };
+    with_call(problem, queries, documents, (options.normalize, parallel), |call| {
+        score_tasks(&call, Tasks::new(problem, &mut scores), parallel)
+    })?;
+    Ok(scores)
+}
+
+/// Scores all tasks of a call.
+fn score_tasks<Q: Format, D: Format>(
+    call: &Call<'_, Q, D>,
+    mut tasks: Tasks<'_>,
+    parallel: Parallel,
+) -> Result<()> {
     let interrupt = Interrupt::current();
     // A task owns its part of the outputs, so it does not matter which thread takes it when.
     let run = |scratch: &mut Scratch, batch: Vec<_>| {
@@ -90,13 +95,30 @@ pub(crate) fn score<Q: Format, D: Format>(
             call.run(task, scratch)
         })
     };
-    let mut tasks = Tasks::new(problem, &mut scores);
     parallel.share(|_| match parallel.is_alone() {
         true => {
             let mut scratch = Scratch::new();
             tasks.try_for_each(|batch| run(&mut scratch, batch))
         }
         false => tasks.par_bridge().try_for_each_init(Scratch::new, run),
-    })?;
-    Ok(scores)
+    })
+}
+
+/// Runs a call with the row scales of both sides, of rows that may be normalised.
+fn with_call<Q: Format, D: Format, R>(
+    problem: &Problem<'_>,
+    queries: Matrix<'_, Q>,
+    documents: Matrix<'_, D>,
+    (normalize, parallel): (bool, Parallel),
+    run: impl FnOnce(Call<'_, Q, D>) -> Result<R>,
+) -> Result<R> {
+    let scaled = (
+        queries.scaled_rows(normalize, problem.dim())?,
+        documents.scaled_rows(normalize, problem.dim())?,
+    );
+    let (queries, documents) = (queries.with_rows(&scaled.0), documents.with_rows(&scaled.1));
+    let norms = normalize.then(|| Norms::new(queries, documents, problem.dim(), parallel));
+    let norms = norms.transpose()?;
+    let row_scales = RowScales::new(norms.as_ref(), queries.scales, documents.scales);
+    run(Call { problem, queries, documents, row_scales })
 }

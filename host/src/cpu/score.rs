@@ -4,7 +4,7 @@ use super::BLOCK_LEN;
 use super::maxima::Maxima;
 use super::panels::{Panel, QueryToken};
 use super::row_scales::RowScales;
-use super::scratch::Scratch;
+use super::scratch::{Scratch, TileScratch};
 use super::tasks::Task;
 use super::tiles::{Span, for_each_tile, tile_rows};
 use super::tokens::Matrix;
@@ -46,7 +46,7 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
     }
 
     /// The valid tokens of query `id`, which is number `query` of its task.
-    fn valid_tokens(&self, query: usize, id: usize) -> impl Iterator<Item = QueryToken> {
+    pub fn valid_tokens(&self, query: usize, id: usize) -> impl Iterator<Item = QueryToken> {
         let mask = self.queries.mask;
         let rows = self.problem.queries().item_rows(id).enumerate();
         rows.filter(move |(_, row)| mask.is_none_or(|mask| mask[*row] != 0))
@@ -54,7 +54,7 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
     }
 
     /// Packs the next query tokens that pass over the documents together, if there are any.
-    fn pack_block(
+    pub fn pack_block(
         &self,
         tokens: &mut impl Iterator<Item = QueryToken>,
         scratch: &mut Scratch,
@@ -67,7 +67,7 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
             }
             let panel = &mut scratch.panels[scratch.n_panels];
             let (dim, with_sums) = (self.problem.dim(), self.row_scales.need_sums());
-            if !panel.pack(tokens, self.queries, dim, with_sums, &mut scratch.rows)? {
+            if !panel.pack(tokens, self.queries, dim, with_sums, &mut scratch.tile.rows)? {
                 break;
             }
             scratch.n_panels += 1;
@@ -77,19 +77,42 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
 
     /// Passes the documents of a task by the packed query tokens.
     fn run_block(&self, task: &mut Task<'_>, scratch: &mut Scratch) -> Result<()> {
-        let dim = self.problem.dim();
-        let Scratch { arch, panels, n_panels, maxima, rows, products, integers, spans, sums } =
-            scratch;
+        let Scratch { arch, panels, n_panels, maxima, tile, sums } = scratch;
         let panels = &panels[..*n_panels];
         let with_winners = task.queries.iter().any(|query| query.outputs.winners.is_some());
         fill(maxima, panels.len(), Maxima::new())?;
-        fill(products, TILE_LEN * PANEL_LEN, 0.0)?;
         let documents = task.documents.clone();
-        let items = documents.iter().map(|d| self.problem.documents().item_rows(d));
+        self.pass(panels, documents.iter(), tile, |i, spans, mut products| {
+            let (panel, maxima) = (&panels[i], &mut maxima[i]);
+            for span in spans {
+                let (part, rest) = products.split_at(span.rows.len() * panel.width);
+                products = rest;
+                maxima.take_in(*arch, part, panel.width, span.token, span.is_first, with_winners);
+                if span.is_last {
+                    self.finish(span, panel, maxima, task, sums);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Passes documents by panels of query tokens, tile by tile: `visit` gets a panel's number, the
+    /// spans of a tile and their similarities `[rows, width]`, but for the query's scale.
+    pub fn pass(
+        &self,
+        panels: &[Panel],
+        documents: impl Iterator<Item = usize>,
+        tile: &mut TileScratch,
+        mut visit: impl FnMut(usize, &[Span], &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let dim = self.problem.dim();
+        let TileScratch { rows, products, integers, spans } = tile;
+        fill(products, TILE_LEN * PANEL_LEN, 0.0)?;
+        let items = documents.map(|d| self.problem.documents().item_rows(d));
         for_each_tile(items, self.documents.mask, spans, |spans| {
             let rows = tile_rows(spans, self.documents, dim, rows)?;
             let n_rows = rows.len() / dim;
-            for (panel, maxima) in panels.iter().zip(&mut *maxima) {
+            for (i, panel) in panels.iter().enumerate() {
                 let products = &mut products[..n_rows * panel.width];
                 if Self::IS_INTEGER {
                     integer_similarities(
@@ -105,22 +128,7 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
                 }
                 let rows = spans.iter().flat_map(|span| span.rows.clone());
                 self.row_scales.apply(products, panel, rows);
-                let mut products = &*products;
-                for span in spans {
-                    let (part, rest) = products.split_at(span.rows.len() * panel.width);
-                    products = rest;
-                    maxima.take_in(
-                        *arch,
-                        part,
-                        panel.width,
-                        span.token,
-                        span.is_first,
-                        with_winners,
-                    );
-                    if span.is_last {
-                        self.finish(span, panel, maxima, task, sums);
-                    }
-                }
+                visit(i, spans, products)?;
             }
             Ok(())
         })

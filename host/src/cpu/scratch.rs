@@ -19,6 +19,15 @@ pub(super) struct Scratch {
     pub n_panels: usize,
     /// One per panel.
     pub maxima: Vec<Maxima>,
+    pub tile: TileScratch,
+    /// Σ of the maxima so far: per query of the task and document of the task. In f64, so
+    /// that a long query loses nothing.
+    pub sums: Vec<f64>,
+}
+
+/// Buffers of a tile of document tokens.
+#[derive(Debug, Default)]
+pub(super) struct TileScratch {
     /// Rows of a tile as f32, where they cannot be read in place.
     pub rows: Vec<f32>,
     /// Similarities of a tile and a panel.
@@ -26,9 +35,6 @@ pub(super) struct Scratch {
     /// Sums of whole numbers over the dims so far, where f32 cannot hold them.
     pub integers: Vec<i32>,
     pub spans: Vec<Span>,
-    /// Σ of the maxima so far: per query of the task and document of the task. In f64, so
-    /// that a long query loses nothing.
-    pub sums: Vec<f64>,
 }
 
 impl Scratch {

@@ -16,3 +16,4 @@ pub(crate) mod score;
 pub(crate) mod search;
 pub(crate) mod streaming;
 pub(crate) mod top_k;
+pub(crate) mod xtr;

@@ -11,6 +11,7 @@ pub(crate) mod runs;
 pub(crate) mod scores;
 pub(crate) mod shape;
 pub(crate) mod top_k;
+pub(crate) mod xtr;
 
 use std::ops::Range;
 

@@ -257,7 +257,7 @@ impl<'a, F: Format> Tokens<'a, F> {
         for item in 0..self.layout.n_items() {
             let rows = || self.layout.item_rows(item);
             let is_valid = |row: &usize| self.mask().is_none_or(|mask| mask[*row] != 0);
-            let n_valid = rows().filter(is_valid).count();
+            let n_valid = self.layout.n_valid(item, self.mask());
             for row in rows().filter(is_valid) {
                 let weight = self.weights().map_or(1.0, |weights| weights[row]) / n_valid as f32;
                 let found = std::mem::replace(&mut weights[row], weight);

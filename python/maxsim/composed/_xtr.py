@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import _calls, _maxima
 
-NORMALIZERS = ("retrieved", "query", "none")
+NORMALIZERS = ("retrieved", "query", "none", "pylate")
 
 
 @torch.no_grad()
@@ -41,6 +41,20 @@ def _thresholds(queries: Tensor, documents: Tensor, d_mask: Optional[Tensor], k:
     return best[..., -1]
 
 
+@torch.no_grad()
+def _lost(
+    queries: Tensor, documents: Tensor, d_mask: Optional[Tensor], maxima: Tensor, bound: Tensor
+) -> Tensor:
+    """Maxima below 0 of documents with a token that was not retrieved, or is masked."""
+    # The least similarity is the largest one of the negated query.
+    least = -_maxima.find(-queries, documents, d_mask)[0]
+    is_whole = least >= bound
+    if d_mask is not None:
+        all_valid = d_mask.all(-1) if d_mask.dim() == 3 else d_mask.all(-1).unsqueeze(0)
+        is_whole = is_whole & all_valid.unsqueeze(-1)
+    return (maxima < 0) & ~is_whole
+
+
 def xtr(
     queries: Tensor,
     documents: Tensor,
@@ -62,9 +76,12 @@ def xtr(
     `Σ_s [max_t S ≥ τ_s] max_t S / Z`; it is 0 where nothing of a document was retrieved.
 
     `normalizer` names `Z`: `"retrieved"`, the number of query tokens that retrieved a token of
-    the document; `"query"`, the number of valid query tokens; `"none"`, 1. Gradients go through
-    the selected maxima; `τ` and `Z` are constants. Nothing of queries × tokens × documents ×
-    tokens is held. Masks and lengths are those of `maxsim.maxsim`.
+    the document; `"query"`, the number of valid query tokens; `"none"`, 1. `"pylate"` are the
+    scores of PyLate 1.6 and PrimeQA, where what is not retrieved, or masked, is 0 before the
+    maximum: a maximum below 0 is lost unless every token of the document was retrieved, and `Z` is
+    the number of maxima above 0, at least 1e-3. Gradients go through the selected maxima; `τ` and
+    `Z` are constants. Nothing of queries × tokens × documents × tokens is held. Masks and lengths
+    are those of `maxsim.maxsim`.
 
     Raises ValueError for a `k` below 1, an unknown normaliser, or shapes that disagree.
     """
@@ -83,9 +100,13 @@ def xtr(
     kept = (winners >= 0) & ~(maxima.detach() < bound)
     if q_mask is not None:
         kept = kept & q_mask.unsqueeze(1)
+    if normalizer == "pylate":
+        kept = kept & ~_lost(queries.detach(), documents.detach(), d_mask, maxima.detach(), bound)
     sums = torch.where(kept, maxima, torch.zeros_like(maxima)).sum(-1)
     if normalizer == "retrieved":
         sums = sums / kept.sum(-1).clamp_min(1)
+    elif normalizer == "pylate":
+        sums = sums / (kept & (maxima.detach() > 0)).sum(-1).clamp_min(1e-3)
     elif normalizer == "query":
         if q_mask is None:
             return sums / max(1, queries.shape[1])

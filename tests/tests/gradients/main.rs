@@ -7,3 +7,4 @@ mod errors;
 mod saved;
 mod scores;
 mod sides;
+mod xtr;

@@ -29,6 +29,15 @@ impl TokenLayout {
         self.weighted
     }
 
+    /// The number of valid tokens of item `i`, with the mask of the tokens in this layout.
+    pub(crate) fn n_valid(&self, i: usize, mask: Option<&[u8]>) -> usize {
+        let rows = self.item_rows(i);
+        match mask {
+            Some(mask) => mask[rows].iter().filter(|&&m| m != 0).count(),
+            None => rows.len(),
+        }
+    }
+
     pub(crate) fn weighted_if(self, weighted: bool) -> TokenLayout {
         TokenLayout { weighted, ..self }
     }

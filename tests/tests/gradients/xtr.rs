@@ -1,0 +1,175 @@
+//! XTR scores, their gradients and rankings: by the oracle, by hand, and what is refused.
+
+use maxsim::format::ElementType;
+use maxsim::training::{BackwardOptions, BackwardStrategy};
+use maxsim::xtr::{Normalizer, TokenPool, XtrOptions, XtrScores};
+use maxsim::{Device, Error, Pairing, Result, Tokens};
+use maxsim_tests::case::{Case, Pairs};
+use maxsim_tests::strategy;
+use maxsim_tests::suite::Suite;
+use maxsim_tests::values::Values;
+use maxsim_tests::xtr::check_case;
+use proptest::prelude::Strategy;
+use proptest::sample::select;
+
+/// Every layout and pairing, over sums that are exact, with every number of tokens and normaliser.
+#[test]
+fn in_every_layout_and_pairing() {
+    let case = Case {
+        values: Values::Integers,
+        poison: true,
+        ..Case::new(32, &[5, 0, 17, 1], &[16, 70, 0, 1, 9])
+    };
+    let cases = case.in_every_layout_and_pairing().into_iter().zip(0u64..);
+    let cases = cases.map(|(case, i)| Case { seed: i * 0x1_0305 + 1, ..case });
+    Suite::run("xtr", cases, |suite, case| check_case(suite, case, &Device::cpu()));
+}
+
+#[test]
+fn random() {
+    let strategy = || select(&ElementType::ALL).prop_flat_map(strategy::cases);
+    Suite::run_random("xtr_random", strategy, |suite, case| {
+        check_case(suite, case, &Device::cpu())
+    });
+}
+
+/// Several blocks of query tokens and runs of documents, whatever the number of threads.
+#[test]
+fn threads_change_no_bit() {
+    let documents = [900; 12];
+    let case = Case { seed: 3, ..Case::new(8, &[200, 130], &documents) };
+    Suite::run("xtr_large", [case.clone()], |suite, case| check_case(suite, case, &Device::cpu()));
+    let data = case.data();
+    let [queries, documents] = [&data.queries, &data.documents].map(|side| {
+        let offsets = side.items.iter().map(|item| item.start as i64);
+        let offsets: Vec<i64> =
+            offsets.chain([side.items.last().map_or(0, |item| item.end as i64)]).collect();
+        Tokens::packed(&side.values, 8, &offsets).expect("tokens")
+    });
+    let run = |n_threads: usize| -> XtrScores {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().expect("a pool");
+        let options = XtrOptions::default().k(40);
+        let found =
+            pool.install(|| Device::cpu().xtr(&queries, &documents, &Pairing::cross(), &options));
+        found.expect("scores")
+    };
+    let one = run(1);
+    assert!(one.scores().winners().is_some_and(|winners| winners.contains(&-1)));
+    for n_threads in [2, 5] {
+        assert_eq!(run(n_threads), one);
+    }
+}
+
+/// Scores of one query token 1 against documents of these similarities.
+fn scores_of(documents: &[&[f32]], options: &XtrOptions) -> Result<XtrScores> {
+    let query = Tokens::padded(&[1.0f32], 1, 1, 1)?;
+    let rows: Vec<f32> = documents.concat();
+    let ends = documents.iter().scan(0, |end, rows| {
+        *end += rows.len() as i64;
+        Some(*end)
+    });
+    let offsets: Vec<i64> = [0].into_iter().chain(ends).collect();
+    let documents = Tokens::packed(&rows, 1, &offsets)?;
+    Device::cpu().xtr(&query, &documents, &Pairing::cross(), options)
+}
+
+#[test]
+fn ties_nan_and_documents_without_tokens() {
+    let k = |k| XtrOptions::default().k(k);
+    let of = |documents: &[&[f32]], k_tokens| {
+        let found = scores_of(documents, &k(k_tokens)).expect("scores");
+        (found.values().to_vec(), found.thresholds()[0])
+    };
+    // All that tie with the last one are retrieved.
+    assert_eq!(of(&[&[3.0, 2.0], &[2.0], &[2.0, 1.0], &[]], 2), (vec![3.0, 2.0, 2.0, 0.0], 2.0));
+    // Negative maxima count as they are, and no token of an empty document does.
+    assert_eq!(of(&[&[-3.0], &[-1.0], &[]], 2), (vec![-3.0, -1.0, 0.0], -3.0));
+    assert_eq!(of(&[&[-3.0], &[-1.0], &[]], 1), (vec![0.0, -1.0, 0.0], -1.0));
+    let lowest = f32::NEG_INFINITY;
+    assert_eq!(of(&[&[-3.0], &[-1.0]], 3), (vec![-3.0, -1.0], lowest));
+    assert_eq!(of(&[&[lowest], &[-1.0]], 2), (vec![lowest, -1.0], lowest));
+    assert_eq!(of(&[&[lowest], &[-1.0]], 1), (vec![0.0, -1.0], -1.0));
+    // NaN is retrieved by no one, and shows.
+    let (values, threshold) = of(&[&[f32::NAN, 5.0], &[4.0], &[3.0]], 2);
+    assert!(values[0].is_nan() && values[1..] == [4.0, 0.0] && threshold == 4.0, "{values:?}");
+}
+
+/// What PyLate gives for these, by its own code (1.6.0, `XTRScores`).
+#[test]
+fn pylates_scores() {
+    let options = XtrOptions::default().normalizer(Normalizer::PylateCompatible);
+    let of = |documents: &[&[f32]], k| {
+        scores_of(documents, &options.clone().k(k)).expect("scores").values().to_vec()
+    };
+    // A maximum below 0 counts where the whole document was retrieved, and is divided by 10⁻³.
+    assert_eq!(of(&[&[-1.0, -2.0], &[-3.0, 1.0]], 3), [-1000.0, 1.0]);
+    assert_eq!(of(&[&[-1.0, -2.0], &[-3.0, 1.0]], 2), [0.0, 1.0]);
+    // Shorter documents are padded.
+    assert_eq!(of(&[&[-1.0], &[2.0, 1.0]], 3), [0.0, 2.0]);
+}
+
+#[test]
+fn candidates_retrieve_from_all_documents_or_their_own() {
+    let queries = Tokens::padded(&[1.0f32, 2.0], 2, 1, 1).expect("queries");
+    let documents = Tokens::padded(&[1.0f32, 2.0, 3.0], 3, 1, 1).expect("documents");
+    let pairing = Pairing::candidates(&[0, 1, 1, 1], 2).expect("a pairing");
+    let of = |pool| {
+        let options = XtrOptions::default().k(2).pool(pool);
+        let found = Device::cpu().xtr(&queries, &documents, &pairing, &options).expect("scores");
+        (found.values().to_vec(), found.thresholds().to_vec())
+    };
+    assert_eq!(of(TokenPool::AllDocuments), (vec![0.0, 2.0, 4.0, 4.0], vec![2.0, 4.0]));
+    // The second query has one document, though it is named twice.
+    let lowest = f32::NEG_INFINITY;
+    assert_eq!(of(TokenPool::PairedDocuments), (vec![1.0, 2.0, 4.0, 4.0], vec![1.0, lowest]));
+}
+
+/// Codes are searched as elements are.
+#[test]
+fn compressed_documents_are_ranked() {
+    use maxsim::format::{Int8, ScaleType};
+    let case = Case { pairs: Pairs::Cross, ..Case::new(16, &[4], &[3, 9, 5, 2, 8, 1]) };
+    let data = case.data();
+    let queries = Tokens::padded(&data.queries.values, 1, 4, 16).expect("queries");
+    let offsets = [0i64, 3, 12, 17, 19, 27, 28];
+    let documents = Tokens::packed(&data.documents.values, 16, &offsets).expect("documents");
+    let options = XtrOptions::default().k(6);
+    let device = Device::cpu();
+    let exact = device.xtr_search(&queries, &documents, 6, &options).expect("a ranking");
+    let codes = [&queries, &documents].map(|tokens| tokens.quantize::<Int8>(ScaleType::F32));
+    let [queries, documents] = codes.map(|codes| codes.expect("codes"));
+    let found = device.xtr_search(&queries, &documents, 6, &options).expect("a ranking");
+    assert_eq!(found[0].ranked[0].id, exact[0].ranked[0].id);
+    let error = found[0].ranked[0].score - exact[0].ranked[0].score;
+    assert!(error.abs() < 0.05 && error != 0.0, "{error}");
+}
+
+#[test]
+fn what_has_no_meaning_is_refused() {
+    let device = Device::cpu();
+    let tokens = Tokens::padded(&[1.0f32, 2.0], 2, 1, 1).expect("tokens");
+    let (cross, options) = (Pairing::cross(), XtrOptions::default());
+    let text = |result: Result<()>| result.expect_err("must be refused").to_string();
+    let none = options.clone().k(0);
+    let found = device.xtr(&tokens, &tokens, &cross, &none).map(|_| ());
+    assert_eq!(text(found), "k: expected at least 1 token to retrieve, found 0");
+    let found = device.xtr_search(&tokens, &tokens, 1, &none).map(|_| ());
+    assert_eq!(text(found), "k: expected at least 1 token to retrieve, found 0");
+    let weighted = tokens.clone().with_weights(&[1.0f32, 2.0][..]).expect("weights");
+    let found = device.xtr(&weighted, &tokens, &cross, &options).map(|_| ());
+    assert!(text(found).contains("weights of XTR queries"));
+    for options in [
+        options.clone().normalizer(Normalizer::None),
+        options.clone().pool(TokenPool::PairedDocuments),
+    ] {
+        let found = device.xtr_search(&tokens, &tokens, 1, &options).map(|_| ());
+        assert!(text(found).contains("leave normalizer and pool as they are"));
+    }
+    let scores = device.xtr(&tokens, &tokens, &cross, &options).expect("scores");
+    let again = BackwardOptions::new(BackwardStrategy::Recompute);
+    let found = device.xtr_backward(&tokens, &tokens, scores.with_grad(&[1.0; 4]), &again);
+    assert!(text(found.map(|_| ())).contains("not retrieved"));
+    let found =
+        device.xtr_backward(&tokens, &tokens, scores.with_grad(&[1.0]), &Default::default());
+    assert!(matches!(found, Err(Error::Shape { argument: "grad_scores", .. })));
+}
