@@ -15,6 +15,7 @@ SIGNATURES = {
     "last_error": (TEXT, []),
     "open": (HANDLE, [ctypes.c_int32]),
     "tokens": (HANDLE, [HANDLE, TEXT, WORD, WORD, WORD, WORD, OFFSETS, WORD]),
+    "weighted": (HANDLE, [HANDLE, TEXT] + [WORD] * 5),
     "quantize": (HANDLE, [TEXT] * 3 + [WORD] * 4 + [OFFSETS, WORD]),
     "codes": (ctypes.c_int32, [HANDLE, WORD, WORD, WORD]),
     "rounding_bounds": (ctypes.c_int32, [HANDLE, HANDLE, WORD]),
@@ -46,7 +47,7 @@ SIGNATURES = {
     "rank_shards": (ctypes.c_int32, [HANDLE] + [WORD] * 7),
     "rank": (ctypes.c_int32, [HANDLE] + [WORD] * 7),
     "prepare_backward": (HANDLE, [HANDLE, TEXT]),
-    "gradients": (HANDLE, [HANDLE, WORD, WORD, WORD]),
+    "gradients": (HANDLE, [HANDLE] + [WORD] * 4),
     "enqueue_backward": (ctypes.c_int32, [HANDLE] * 6),
     "free": (None, [HANDLE]),
 }
@@ -103,6 +104,10 @@ class Device:
         """Tokens `[n, length, dim]` or, with offsets, `[offsets[n], dim]` at an address."""
         array = (ctypes.c_int64 * (n + 1))(*offsets) if offsets is not None else None
         return self("tokens", self.handle, element.encode(), address, dim, n, length, array, mask)
+
+    def weighted(self, element, address, dim, n, length, weights):
+        """Query tokens `[n, length, dim]` at an address, with weights `[n, length]` at another."""
+        return self("weighted", self.handle, element.encode(), address, dim, n, length, weights)
 
     def quantize(self, format, scales, element, address, dim, n, length):
         """Codes, in host memory, of the elements `[n, length, dim]` at a host address."""
@@ -202,12 +207,17 @@ class TopK:
 
 
 class Step:
-    """Scores with winners, and their gradients: calling it enqueues both."""
+    """Scores with winners, and their gradients: calling it enqueues both.
 
-    def __init__(self, device, call, strategy, grad_scores, grad_queries, grad_documents):
+    `grads`: addresses of the gradients of queries, documents and the query tokens' weights, 0 =
+    not wanted.
+    """
+
+    def __init__(self, device, call, strategy, grad_scores, *grads):
         self.device, self.call = device, call
         self.work = device("prepare_backward", call.work, strategy.encode())
-        self.gradients = device("gradients", self.work, grad_scores, grad_queries, grad_documents)
+        grads = (*grads, 0)[:3]
+        self.gradients = device("gradients", self.work, grad_scores, *grads)
         queries, documents, _, _ = call.problem
         handles = (call.stream, queries, documents, self.work, call.outputs, self.gradients)
         self.arguments = [ctypes.c_void_p(handle) for handle in handles]

@@ -111,17 +111,19 @@ unsafe fn of_elements<T: Element>(format: &str, scales: &str, place: Place<'_>) 
 /// # Safety
 /// The memory of the place must be readable as long as the tokens live.
 pub(crate) unsafe fn host_tokens<'a, T: Element>(place: Place<'_>) -> Result<Tokens<'a, T>> {
-    let Place { address, layout, mask, .. } = place;
+    let Place { address, layout, mask, weights, .. } = place;
     let rows = layout.rows();
-    // SAFETY: the caller's promise: this many elements, and mask bytes.
-    let (data, mask) = unsafe {
+    // SAFETY: the caller's promise: this many elements, mask bytes and weights.
+    unsafe {
         let data = host_slice::<T>(address, rows * layout.dim())?;
-        (data, if mask == 0 { None } else { Some(host_slice::<u8>(mask, rows)?) })
-    };
-    let tokens = Tokens::from_layout(data, layout).map_err(text)?;
-    match mask {
-        Some(mask) => tokens.with_mask(mask).map_err(text),
-        None => Ok(tokens),
+        let mut tokens = Tokens::from_layout(data, layout).map_err(text)?;
+        if mask != 0 {
+            tokens = tokens.with_mask(host_slice::<u8>(mask, rows)?).map_err(text)?;
+        }
+        if weights != 0 {
+            tokens = tokens.with_weights(host_slice::<f32>(weights, rows)?).map_err(text)?;
+        }
+        Ok(tokens)
     }
 }
 

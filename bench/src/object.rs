@@ -108,6 +108,8 @@ pub(crate) struct Place<'a> {
     pub layout: TokenLayout,
     /// Address of the mask, 0 = none.
     pub mask: u64,
+    /// Address of an f32 per row, the weights of query tokens; 0 = none.
+    pub weights: u64,
 }
 
 impl AnyTokens {
@@ -190,14 +192,14 @@ fn screened<'a>(
 /// As [`AnyTokens::at`].
 unsafe fn typed<T: Element>(device: &Device, place: Place<'_>) -> Result<DeviceTokens<T>> {
     if device.ordinal().is_some() {
-        let Place { address, layout, mask, .. } = place;
+        let Place { address, layout, mask, weights, .. } = place;
         let pitch_bytes = (layout.dim() * size_of::<T>()) as u64;
-        let mask = (mask != 0).then_some(mask);
+        let [mask, weights] = [mask, weights].map(|address| (address != 0).then_some(address));
         // SAFETY: the caller's promise.
         let tokens = unsafe {
             DeviceTokens::from_raw_parts(
                 device,
-                RawRows::new(address, pitch_bytes).mask(mask),
+                RawRows::new(address, pitch_bytes).mask(mask).weights(weights),
                 layout,
             )
         };

@@ -30,8 +30,8 @@ pub unsafe extern "C" fn maxsim_bench_prepare_backward(
     })
 }
 
-/// Gradients of scores (f32) and of tokens in foreign memory, on a GPU. Null for an
-/// error.
+/// Gradients of scores (f32), of tokens and, where `weights` is not 0, of the query tokens' weights
+/// (f32) in foreign memory, on a GPU. Null for an error.
 ///
 /// # Safety
 /// The handle must live; the memory must until the gradients are freed, and have no other user.
@@ -41,6 +41,7 @@ pub unsafe extern "C" fn maxsim_bench_gradients(
     grad_scores: u64,
     queries: u64,
     documents: u64,
+    weights: u64,
 ) -> *mut Object {
     // SAFETY: the caller's promises.
     made(|| unsafe {
@@ -48,8 +49,9 @@ pub unsafe extern "C" fn maxsim_bench_gradients(
             return wrong("a gradient's work", backward);
         };
         let grad_scores = DeviceGradScores::from_raw_parts(work, grad_scores).map_err(text)?;
-        let gradients =
-            DeviceGradients::from_raw_parts(work, queries, documents, None).map_err(text)?;
+        let weights = (weights != 0).then_some(weights);
+        let gradients = DeviceGradients::from_raw_parts(work, queries, documents, weights);
+        let gradients = gradients.map_err(text)?;
         Ok(Object::Gradients(grad_scores, gradients))
     })
 }

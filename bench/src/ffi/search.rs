@@ -54,7 +54,7 @@ impl Drop for Corpus {
 /// The memory must be readable as long as the tokens live.
 pub(super) unsafe fn half_tokens<'a>(address: u64, layout: TokenLayout) -> Result<Tokens<'a, f16>> {
     // SAFETY: the caller's promise.
-    unsafe { host_tokens::<f16>(Place { element: "f16", address, layout, mask: 0 }) }
+    unsafe { host_tokens::<f16>(Place { element: "f16", address, layout, mask: 0, weights: 0 }) }
 }
 
 /// Copies f16 documents `[n, len, dim]` at a host address to a device, with INT8 codes of them, and

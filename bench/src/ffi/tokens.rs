@@ -29,7 +29,31 @@ pub unsafe extern "C" fn maxsim_bench_tokens(
     made(|| unsafe {
         let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
         let layout = layout(dim, n, len, offsets)?;
-        let place = Place { element: string(element)?, address, layout, mask };
+        let place = Place { element: string(element)?, address, layout, mask, weights: 0 };
+        Ok(Object::Tokens(AnyTokens::at(device, place)?))
+    })
+}
+
+/// Query tokens `[n, len, dim]` in foreign memory, as for [`maxsim_bench_tokens`], with a weight
+/// each: f32 `[n, len]` at another address. Null for an error.
+///
+/// # Safety
+/// As [`maxsim_bench_tokens`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn maxsim_bench_weighted(
+    device: *const Object,
+    element: *const c_char,
+    address: u64,
+    dim: u64,
+    n: u64,
+    len: u64,
+    weights: u64,
+) -> *mut Object {
+    // SAFETY: the caller's promises, each used for what it is for.
+    made(|| unsafe {
+        let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
+        let layout = layout(dim, n, len, std::ptr::null())?;
+        let place = Place { element: string(element)?, address, layout, mask: 0, weights };
         Ok(Object::Tokens(AnyTokens::at(device, place)?))
     })
 }
@@ -57,7 +81,7 @@ pub unsafe extern "C" fn maxsim_bench_quantize(
     // SAFETY: the caller's promises, each used for what it is for.
     made(|| unsafe {
         let layout = layout(dim, n, len, offsets)?;
-        let place = Place { element: string(element)?, address, layout, mask };
+        let place = Place { element: string(element)?, address, layout, mask, weights: 0 };
         Ok(Object::Codes(Codes::quantized(string(format)?, string(scales)?, place)?))
     })
 }
@@ -132,7 +156,7 @@ pub unsafe extern "C" fn maxsim_bench_screened(
     made(|| unsafe {
         let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
         let layout = layout(dim, n, len, std::ptr::null())?;
-        let place = Place { element: "f16", address, layout, mask: 0 };
+        let place = Place { element: "f16", address, layout, mask: 0, weights: 0 };
         Ok(Object::Tokens(AnyTokens::screened(device, place, codes_of(codes)?)?))
     })
 }

@@ -97,6 +97,26 @@ fn masks_are_read_from_their_address() {
 }
 
 #[test]
+fn weights_are_read_from_their_address() {
+    let (weights, mut scores) = ([2.0f32, -0.5], [f32::NAN; 2]);
+    let to = scores.as_mut_ptr().expose_provenance() as u64;
+    // SAFETY: live handles, and memory that outlives them.
+    unsafe {
+        let (device, f32) = (maxsim_bench_open(-1), c"f32".as_ptr());
+        let rows = address(&QUERY);
+        let queries = maxsim_bench_weighted(device, f32, rows, 2, 1, 2, address(&weights));
+        let offsets = OFFSETS.as_ptr();
+        let documents = maxsim_bench_tokens(device, f32, address(&DOCUMENTS), 2, 2, 0, offsets, 0);
+        let stream = maxsim_bench_stream(device, 0);
+        assert_eq!(maxsim_bench_call(stream, queries, documents, 0, c"".as_ptr(), to), 0);
+        assert_eq!(scores, [2.0 * 2.0, 2.0 * 3.0 - 0.5 * 5.0]);
+        for object in [queries, documents, stream, device] {
+            maxsim_bench_free(object);
+        }
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     // SAFETY: live handles or null; the texts are C strings.
     unsafe {
