@@ -35,6 +35,7 @@
 //!  - [`training`] and [`loss`]: gradients of scores with respect to tokens, and losses.
 //!  - [`chamfer`]: distances of clouds of points.
 //!  - [`xtr`]: scores of the document tokens that query tokens retrieve.
+//!  - [`projection`]: documents as hidden states, projected while they are scored.
 //!  - [`residual`]: tokens as ColBERTv2 and PLAID store them.
 //!  - [`plan`]: which kernel runs a call, and why.
 //!
@@ -164,8 +165,8 @@ pub mod format {
 /// Parts of a [`TokenLayout`], and its limits.
 ///
 /// ```
-/// use maxsim::layout::{Index, LayoutKind, MAX_COUNT, MAX_DIM};
-/// use maxsim::{Result, TokenLayout};
+/// use maxsim::layout::{Index, LayoutKind, MAX_COUNT, MAX_DIM, MAX_HIDDEN};
+/// use maxsim::{Device, Pairing, Result, TokenLayout, Tokens};
 ///
 /// /// Offsets of any integer type.
 /// fn packed<I: Index>(rows: usize, offsets: &[I]) -> Result<TokenLayout> {
@@ -174,14 +175,19 @@ pub mod format {
 ///
 /// assert_eq!(packed(3, &[0u32, 1, 3])?.kind(), LayoutKind::Packed);
 /// assert!(packed(3, &[0i64, -1, 3]).is_err());
-/// assert!(TokenLayout::padded(1, 1, MAX_DIM + 1).is_err());
+/// assert!(TokenLayout::padded(1, 1, MAX_HIDDEN + 1).is_err());
+/// // Longer rows than those of tokens are hidden states, which are projected, not scored.
+/// let hidden = vec![0.0f32; MAX_DIM + 1];
+/// let hidden = Tokens::padded(&hidden, 1, 1, MAX_DIM + 1)?;
+/// assert!(Device::cpu().score(&hidden, &hidden, &Pairing::cross()).is_err());
 /// assert!(TokenLayout::padded(MAX_COUNT, 1, 8).is_err());
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 pub mod layout {
     pub use crate::problem::shape::TokenOffsets;
     pub use crate::tokens::index::Index;
-    pub use crate::tokens::layout::{LayoutKind, MAX_COUNT, MAX_DIM};
+    pub use crate::tokens::layout::limits::{MAX_DIM, MAX_HIDDEN};
+    pub use crate::tokens::layout::{LayoutKind, MAX_COUNT};
     pub use crate::tokens::pack::Row;
 }
 
@@ -429,6 +435,34 @@ pub mod chamfer {
 pub mod xtr {
     pub use crate::ops::xtr::XtrScores;
     pub use crate::problem::xtr::{Normalizer, TokenPool, XtrOptions};
+}
+
+/// Scores of hidden states: a linear layer makes tokens of them while they are scored.
+///
+/// ```
+/// use maxsim::projection::{ProjectedGradients, Projection, ProjectionGradients};
+/// use maxsim::{Device, Pairing, Tokens};
+///
+/// // The head of a model: from hidden states of three elements to normalised tokens of two.
+/// let weight = Tokens::padded(&[1.0f32, 0.0, 0.0, 0.0, 2.0, 0.0], 1, 2, 3)?;
+/// let head = Projection::new(&weight)?.normalize(true);
+/// let query_states = Tokens::padded(&[5.0f32, 0.0, 9.0], 1, 1, 3)?;
+/// let document_states = Tokens::padded(&[3.0f32, 2.0, 9.0, 0.0, 3.0, 9.0], 1, 2, 3)?;
+///
+/// let (device, cross) = (Device::cpu(), Pairing::cross());
+/// let queries = device.project(&query_states, &head)?;
+/// let scores = device.score_projected_for_training(&queries, &document_states, &head, &cross)?;
+/// assert_eq!(scores.scores().values(), [0.6]);
+///
+/// let scores = scores.with_grad(&[1.0]);
+/// let found: ProjectedGradients =
+///     device.backward_projected(&queries, &document_states, &head, scores)?;
+/// assert!(matches!(found.documents, ProjectionGradients { weight, .. } if weight.len() == 6));
+/// # Ok::<(), maxsim::Error>(())
+/// ```
+pub mod projection {
+    pub use crate::ops::projection::Projection;
+    pub use crate::ops::projection::backward::{ProjectedGradients, ProjectionGradients};
 }
 
 /// Calls in stream order: prepared once, then enqueued on a [`Stream`](stream::Stream) or captured

@@ -5,8 +5,9 @@
 //! same for compressed tokens, and [`coarse`] where they find what full precision scores.
 //! [`gradients`] is the same for training: its oracle, and whether gradients agree, and [`saved`]
 //! where documents are saved as codes; [`losses`] has what losses on devices are compared with, and
-//! [`residual`] what decoded tokens are; [`top_k`] has rankings of any scores, and [`chamfer`]
-//! clouds of points with their distances; [`xtr`] has scores of retrieved tokens.
+//! [`residual`] what decoded tokens are; [`projection`] has documents that are hidden states,
+//! [`top_k`] rankings of any scores, [`chamfer`] clouds of points with their distances, and
+//! [`xtr`] scores of retrieved tokens.
 //!
 //! Environment: MAXSIM_CASES (random cases per suite, 200 by default), MAXSIM_RECORD_DIR
 //! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),
@@ -22,6 +23,7 @@ pub mod gradients;
 pub mod losses;
 pub mod misuse;
 pub mod oracle;
+pub mod projection;
 pub mod quantized;
 pub mod residual;
 pub mod saved;

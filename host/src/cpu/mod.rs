@@ -18,14 +18,16 @@
 //!
 //! Gradients are sums over the winners ([`backward`]), and so are coarse-to-fine scores, of
 //! winners that INT8 codes have found ([`rescore`]). Thresholds of XTR are a second pass of the
-//! same similarities ([`xtr`]). Neighbours between clouds of points are a
-//! search of its own ([`chamfer`]).
+//! same similarities ([`xtr`]). Neighbours between clouds of points are a search of its own
+//! ([`chamfer`]). Tokens that are projections of hidden states are made by the same GEMM
+//! ([`projection`]).
 
 mod backward;
 pub(crate) mod chamfer;
 mod maxima;
 mod norms;
 mod panels;
+pub(crate) mod projection;
 mod rescore;
 mod row_scales;
 mod score;

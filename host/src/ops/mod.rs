@@ -6,6 +6,7 @@ pub(crate) mod chamfer;
 pub(crate) mod devices;
 mod interop;
 pub mod loss;
+pub(crate) mod projection;
 pub(crate) mod quantize;
 pub(crate) mod queue;
 #[allow(unsafe_code)]

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::runtime::on::On;
 use crate::tokens::element::Element;
 use crate::tokens::format::Quantized;
+use crate::tokens::layout::limits::check_dim;
 use crate::tokens::quantize::check_scales;
 use crate::tokens::scales::ScaleType;
 
@@ -37,6 +38,7 @@ impl<T: Element> DeviceTokens<T> {
     /// [`crate::Error::Unsupported`] where the format has no such scales,
     /// [`crate::Error::DeviceMemory`] or [`crate::Error::HostMemory`] where there is no room.
     pub fn quantize<F: Quantized>(&self, scales: ScaleType) -> Result<DeviceTokens<F>> {
+        check_dim(self.layout().dim())?;
         check_scales::<F>(scales)?;
         self.layout().check_read("tokens")?;
         let storage = match self.storage() {

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::runtime::alloc::filled;
+use crate::tokens::layout::limits::check_dim;
 use crate::tokens::layout::{TokenLayout, check_len};
 
 /// The distance of two points.
@@ -183,6 +184,7 @@ impl<'a> CloudPairs<'a> {
         options: &ChamferOptions,
     ) -> Result<CloudPairs<'a>> {
         for (argument, layout) in [("x", x), ("y", y)] {
+            check_dim(layout.dim())?;
             layout.check_read(argument)?;
             layout.check_unweighted("of points", "clouds have weights: ChamferOptions::weights")?;
         }

@@ -19,6 +19,7 @@ use self::pairing::{Kind, Pairing};
 use crate::error::{Error, Result};
 use crate::problem::shape::ScoreShape;
 use crate::problem::shape::TokenOffsets;
+use crate::tokens::layout::limits::check_dim;
 use crate::tokens::layout::{TokenLayout, check_count};
 
 /// A well-formed request: layouts that fit together and a pairing whose ids exist.
@@ -47,6 +48,7 @@ impl<'a> Problem<'a> {
                 found: format!("dim {}", documents.dim()),
             });
         }
+        check_dim(queries.dim())?;
         queries.check_read("queries")?;
         documents.check_unweighted("of documents", "weights are those of query tokens")?;
         if let Kind::Pairs { .. } = pairing.0 {

@@ -8,7 +8,7 @@ use maxsim_kernels::abi::residual_chunk::{
 
 use super::codec::check_nbits;
 use crate::error::Result;
-use crate::tokens::layout::check_dim;
+use crate::tokens::layout::limits::check_dim;
 
 /// Weights of the table for buckets of 8 bits.
 const N_WEIGHTS: usize = 256;

@@ -2,6 +2,7 @@
 
 mod beside;
 mod chosen;
+pub(crate) mod limits;
 
 use std::fmt;
 use std::ops::Range;
@@ -9,12 +10,10 @@ use std::ops::Range;
 use bytemuck::cast_slice;
 use twox_hash::XxHash3_64;
 
+use self::limits::check_row_len;
 use super::index::Index;
 use crate::error::{Error, Result};
 use crate::runtime::alloc::filled;
-
-/// Largest number of elements per token.
-pub const MAX_DIM: usize = 4096;
 
 /// Rows, items and pairs are counted below this (2³¹).
 pub const MAX_COUNT: usize = 1 << 31;
@@ -136,7 +135,7 @@ impl TokenLayout {
 
     /// Layout of `[n, len, dim]`, every item of full length.
     pub fn padded(n: usize, len: usize, dim: usize) -> Result<TokenLayout> {
-        check_dim(dim)?;
+        check_row_len(dim)?;
         let rows = n.saturating_mul(len);
         check_count("rows of a token matrix", rows)?;
         check_count("number of items", n)?;
@@ -168,7 +167,7 @@ impl TokenLayout {
     /// `offsets[i] .. offsets[i + 1]`. `offsets` has one entry more than there are items. Rows
     /// before the first offset and from the last one on are no item's.
     pub fn packed<I: Index>(rows: usize, dim: usize, offsets: &[I]) -> Result<TokenLayout> {
-        check_dim(dim)?;
+        check_row_len(dim)?;
         check_count("rows of a token matrix", rows)?;
         if offsets.is_empty() {
             return Err(Error::Shape {
@@ -196,7 +195,7 @@ impl TokenLayout {
         starts: &[I],
         lengths: &[I],
     ) -> Result<TokenLayout> {
-        check_dim(dim)?;
+        check_row_len(dim)?;
         check_count("rows of a token matrix", rows)?;
         check_count("number of items", starts.len())?;
         check_len("lengths", starts.len(), "as many as starts", lengths.len())?;
@@ -232,7 +231,7 @@ impl TokenLayout {
         max_len: usize,
         planned_len: usize,
     ) -> Result<TokenLayout> {
-        check_dim(dim)?;
+        check_row_len(dim)?;
         check_count("rows of a token matrix", rows)?;
         check_count("number of items", n_items)?;
         if max_len > rows || planned_len > max_len {
@@ -447,17 +446,6 @@ pub(crate) fn regular_len(segments: &[[u32; 2]]) -> Option<u32> {
     let len = segments.first().map_or(0, |segment| segment[1]);
     let mut expected = (0u32..).map(|i| [i.wrapping_mul(len), len]);
     segments.iter().all(|&segment| Some(segment) == expected.next()).then_some(len)
-}
-
-pub(crate) fn check_dim(dim: usize) -> Result<()> {
-    if dim == 0 || dim > MAX_DIM {
-        return Err(Error::Shape {
-            argument: "dim",
-            expected: format!("1 to {MAX_DIM}"),
-            found: dim.to_string(),
-        });
-    }
-    Ok(())
 }
 
 pub(crate) fn check_count(what: &'static str, count: usize) -> Result<()> {

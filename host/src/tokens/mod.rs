@@ -31,7 +31,8 @@ use self::index::Index;
 use self::scales::Scales;
 use crate::error::{Error, Result};
 use crate::runtime::alloc::{copy_of, filled};
-use crate::tokens::layout::{TokenLayout, check_dim, check_len};
+use crate::tokens::layout::limits::check_row_len;
+use crate::tokens::layout::{TokenLayout, check_len};
 
 /// Token embeddings in host memory: a matrix `[rows, dim]`, the rows of each item, and optionally a
 /// mask. Borrows its data, or owns it (after [`Tokens::pack`] or [`Tokens::quantize`], say).
@@ -341,7 +342,7 @@ fn check_data(argument: &'static str, len: usize, layout: &TokenLayout) -> Resul
 }
 
 fn whole_rows(elements: usize, dim: usize) -> Result<usize> {
-    check_dim(dim)?;
+    check_row_len(dim)?;
     if !elements.is_multiple_of(dim) {
         return Err(Error::Shape {
             argument: "data",

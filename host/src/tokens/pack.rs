@@ -2,7 +2,8 @@
 
 use super::Tokens;
 use super::element::Element;
-use super::layout::{TokenLayout, check_dim};
+use super::layout::TokenLayout;
+use super::layout::limits::check_row_len;
 use crate::error::{Error, Result};
 
 mod sealed {
@@ -86,7 +87,7 @@ impl<T: Element> Tokens<'static, T> {
     /// [`Error::Shape`] where an item's elements, or one of its rows, do not come to whole rows of
     /// `dim`: the item is named. [`Error::HostMemory`].
     pub fn pack<M: AsRef<[R]>, R: Row<Element = T>>(matrices: &[M], dim: usize) -> Result<Self> {
-        check_dim(dim)?;
+        check_row_len(dim)?;
         let mut total = 0usize;
         for (item, matrix) in matrices.iter().enumerate() {
             for (row, run) in R::runs(matrix.as_ref()).enumerate() {

@@ -98,17 +98,16 @@ impl TrainingScores {
     }
 
     /// Wraps the scores of such a call. Winners, if there are any, are on the host alone.
-    fn new<Q: Format, D: Format>(
+    pub(in crate::ops) fn new(
         scores: Scores,
-        queries: &TokensRef<'_, Q>,
-        documents: &TokensRef<'_, D>,
+        [queries, documents]: [&TokenLayout; 2],
         pairing: &Pairing,
         options: ScoreOptions,
     ) -> TrainingScores {
         TrainingScores {
             scores,
-            queries: queries.layout().clone(),
-            documents: documents.layout().clone(),
+            queries: queries.clone(),
+            documents: documents.clone(),
             pairing: pairing.clone(),
             options,
             on_device: None,
@@ -211,6 +210,7 @@ impl Device {
         options: &ScoreOptions,
     ) -> Result<TrainingScores> {
         let options = ScoreOptions { winners: true, ..options.clone() };
+        let layouts = [queries.layout(), documents.layout()];
         if let Some(cuda) = self.as_cuda() {
             let problem = Problem::new(queries.layout(), documents.layout(), pairing)?;
             let plan = self.plan_problem(&problem, &queries, &documents, &options)?;
@@ -222,12 +222,12 @@ impl Device {
                     cuda.score(&problem, chosen, query_tokens, document_tokens, &options)?;
                 return Ok(TrainingScores {
                     on_device: Some(Arc::new(outputs)),
-                    ..TrainingScores::new(scores, &queries, &documents, pairing, options)
+                    ..TrainingScores::new(scores, layouts, pairing, options)
                 });
             }
         }
         let scores = self.score_with(queries, documents, pairing, &options)?;
-        Ok(TrainingScores::new(scores, &queries, &documents, pairing, options))
+        Ok(TrainingScores::new(scores, layouts, pairing, options))
     }
 
     /// As [`Device::score_for_training_with`], but keeps no winners: for
@@ -261,6 +261,7 @@ impl Device {
         let without = ScoreOptions { winners: false, ..options.clone() };
         let scores = self.score_with(queries, documents, pairing, &without)?;
         let options = ScoreOptions { winners: true, ..without };
-        Ok(TrainingScores::new(scores, &queries, &documents, pairing, options))
+        let layouts = [queries.layout(), documents.layout()];
+        Ok(TrainingScores::new(scores, layouts, pairing, options))
     }
 }
