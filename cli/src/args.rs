@@ -203,7 +203,7 @@ pub struct RankArgs {
     #[arg(
         long,
         value_name = "FILE.safetensors",
-        conflicts_with_all = ["normalize", "allow_tf32", "kernel"]
+        conflicts_with_all = ["normalize", "allow_tf32", "kernel", "weights", "mean"]
     )]
     pub screen: Option<PathBuf>,
 
@@ -286,6 +286,15 @@ pub struct RankArgs {
     /// Divide every row by its length: similarities are cosines.
     #[arg(long)]
     pub normalize: bool,
+
+    /// Multiply the similarity of every query token by its weight of this file before they are
+    /// added: .npy [n, len], or [rows] for packed embeddings, of f16 or f32, of any sign.
+    #[arg(long, value_name = "FILE.npy")]
+    pub weights: Option<PathBuf>,
+
+    /// Divide scores by the number of the query's tokens (MeanMaxSim).
+    #[arg(long)]
+    pub mean: bool,
 
     /// Run this kernel (see `maxsim info --kernels`) instead of choosing one.
     #[arg(long, value_name = "NAME")]

@@ -3,6 +3,7 @@
 
 mod items;
 mod options;
+mod weights;
 mod words;
 
 use std::borrow::Cow;
@@ -10,7 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use maxsim::format::{Element, Quantized, Scales, with_format};
+use maxsim::format::{Element, Format as TokenType, Quantized, Scales, with_format};
 use maxsim::{AnyTokens, TokenLayout, Tokens, files};
 
 use crate::judging::ids::{Ids, Side};
@@ -28,6 +29,10 @@ pub(crate) use words::{said, said_of_residual};
 pub struct TokenFile {
     path: PathBuf,
     file: files::TokenFile,
+    /// A weight for each row of the layout, where tokens have any.
+    weights: Option<Vec<f32>>,
+    /// Whether weights are divided by the number of the item's tokens.
+    is_mean: bool,
 }
 
 /// Reads items of a file in their types, and so in whichever type they have.
@@ -82,7 +87,27 @@ impl TokenFile {
 
     /// Wraps an open file.
     pub(crate) fn new(path: &Path, file: files::TokenFile) -> TokenFile {
-        TokenFile { path: path.into(), file }
+        TokenFile { path: path.into(), file, weights: None, is_mean: false }
+    }
+
+    /// The same tokens with the weights of a `.npy` file, if one is named, divided by the number of
+    /// the item's tokens for a mean.
+    pub fn with_weights(self, weights: Option<&Path>, is_mean: bool) -> Result<TokenFile> {
+        let weights = weights.map(|path| weights::read(path, &self)).transpose()?;
+        Ok(TokenFile { weights, is_mean, ..self })
+    }
+
+    /// The tokens of items with their weights.
+    fn weighted<'a, F: TokenType>(
+        &'a self,
+        items: Range<usize>,
+        mut tokens: Tokens<'a, F>,
+    ) -> Result<Tokens<'a, F>> {
+        if let Some(weights) = &self.weights {
+            let (rows, _) = self.layout().items(items)?;
+            tokens = tokens.with_weights(&weights[rows])?;
+        }
+        Ok(if self.is_mean { tokens.with_mean_weights()? } else { tokens })
     }
 
     /// The files that rows, and where items are among them, were read from.
@@ -145,12 +170,12 @@ impl TokenFile {
 
     /// The embeddings of a range of items.
     pub fn tokens<T: Element>(&self, items: Range<usize>) -> Result<Tokens<'_, T>> {
-        self.file.tokens(items).map_err(said)
+        self.weighted(items.clone(), self.file.tokens(items).map_err(said)?)
     }
 
     /// The compressed embeddings of a range of items. The code -128 of INT8 is refused.
     pub fn codes<F: Quantized>(&self, items: Range<usize>) -> Result<Tokens<'_, F>> {
-        self.file.codes(items).map_err(said)
+        self.weighted(items.clone(), self.file.codes(items).map_err(said)?)
     }
 
     /// Reads a range of the layout's rows `[n, dim]`, of any items.

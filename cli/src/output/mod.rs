@@ -57,6 +57,7 @@ impl Destination {
         let inputs = [&args.queries, &args.documents].into_iter();
         let inputs = inputs.chain(&args.texts).chain(args.judging.inputs()).chain(&args.screen);
         let inputs = inputs.chain(args.files.inputs()).chain(args.selection.inputs());
+        let inputs = inputs.chain(&args.weights);
         Destination::of(path, inputs).with_context(|| format!("--output {}", path.display()))
     }
 

@@ -43,6 +43,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         settle(&args.documents);
     }
     let queries = TokenFile::open_with(&args.queries, &args.files.files.queries())?;
+    let queries = queries.with_weights(args.weights.as_deref(), args.mean)?;
     let document_file = DocumentFile::open_with(&args.documents, &args.files.documents())?;
     let documents = document_file.documents()?;
     let mut notes = Vec::new();

@@ -12,7 +12,7 @@ use maxsim::files::NpyArray;
 
 /// Element types that occur in indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     F16,
     Bf16,
     F32,
@@ -34,7 +34,7 @@ impl Kind {
 
 /// An array in memory, row-major and little-endian.
 #[derive(Clone, Debug)]
-pub(super) struct Array {
+pub(crate) struct Array {
     pub kind: Kind,
     pub shape: Vec<usize>,
     bytes: Vec<u8>,
@@ -68,7 +68,7 @@ impl Array {
             // fast-plaid writes the second, which means nothing for single bytes.
             "|u1" | "<u1" => Kind::U8,
             "|O" | "O" => bail!("the array holds pickled objects, which are never read"),
-            other => bail!("elements are '{other}', which is not supported in an index"),
+            other => bail!("elements are '{other}', which is not supported"),
         };
         Array::new(kind, array.shape(), array.data().to_vec())
     }

@@ -30,6 +30,7 @@ mod file;
 mod folder;
 mod pt;
 
+pub(crate) use array::Array;
 pub(crate) use file::write_into;
 pub use file::{ResidualFile, write};
 pub use folder::{IndexFormat, read_index};

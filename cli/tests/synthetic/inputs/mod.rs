@@ -3,6 +3,7 @@
 
 mod arrays;
 mod plaid;
+mod weights;
 
 use crate::files::{
     Random, Tensor, f16_bytes, f32_bytes, i64_bytes, npy, packed, padded, safetensors,
