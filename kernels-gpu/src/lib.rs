@@ -48,6 +48,8 @@ mod quantize;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod rescore;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod search;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod segments;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod sm80;

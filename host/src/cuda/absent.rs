@@ -22,7 +22,6 @@ use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::{GradientMatrix, OutputAddresses, OutputShape, Trust};
 use crate::problem::scores::Scores;
-use crate::problem::top_k::{BestKeys, RankedRows};
 use crate::residual::ResidualTokens;
 use crate::runtime::arrival::Arrival;
 use crate::tokens::Tokens;
@@ -33,8 +32,8 @@ use crate::tokens::raw_items::{RawItems, RawItemsOut};
 use crate::tokens::scales::{ScaleType, Scales};
 
 pub(crate) use calls::{
-    BackwardCall, ChamferGradCall, Kept, ResidualCall, ResidualFound, Selection, StreamCall,
-    StreamFound, StreamedRows,
+    BackwardCall, ChamferGradCall, Kept, ResidualCall, ResidualFound, SearchCall, Selection,
+    StreamCall, StreamFound, StreamedRows,
 };
 
 /// No CUDA device can be opened.
@@ -97,6 +96,14 @@ type Device<'a> = &'a Arc<CudaDevice>;
 #[path = "chamfer/absent.rs"]
 mod chamfer;
 pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
+
+#[path = "search/absent.rs"]
+mod search;
+pub(crate) use search::{CudaSearch, CudaTerms};
+
+#[path = "top_k/absent.rs"]
+mod top_k;
+pub(crate) use top_k::{CudaTopK, CudaTopKWork};
 
 absent! {
     CudaDevice {
@@ -316,35 +323,6 @@ absent! {
         fn new(device: Device<'_>, n_queries: usize) -> Result<CudaLoss>;
         fn address(&self) -> u64;
         fn read(&self) -> Result<f32>;
-    }
-    CudaTopKWork {
-        fn new(
-            device: Device<'_>,
-            rows: &RankedRows,
-            k: usize,
-            items: Option<&Arc<CudaTokens>>,
-        ) -> Result<CudaTopKWork>;
-        fn workspace_bytes(&self) -> u64;
-        fn enqueue(
-            &self,
-            stream: &mut CudaStream,
-            outputs: &CudaOutputs,
-            best: &CudaTopK,
-            call: Selection,
-        ) -> Result<()>;
-    }
-    CudaTopK {
-        fn new(device: Device<'_>, n_rows: usize, k: usize) -> Result<CudaTopK>;
-        unsafe fn from_raw_parts(
-            device: Device<'_>,
-            shape: [usize; 2],
-            addresses: [u64; 2],
-            trust: Trust,
-        ) -> Result<CudaTopK>;
-        fn addresses(&self) -> [u64; 2];
-        fn read(&self) -> Result<BestKeys>;
-        fn read_on(&self, stream: &mut CudaStream) -> Result<BestKeys>;
-        fn enqueue_merge(&self, stream: &mut CudaStream, other: &CudaTopK) -> Result<()>;
     }
     CudaCall {
         fn top_k(

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use maxsim_kernels::abi::params::search::LinearFactors;
+
 use super::{CudaGradScores, CudaGradients, CudaOutputs, CudaTokens};
 use crate::error::Result;
 use crate::problem::chunks::Chunk;
@@ -59,6 +61,22 @@ pub(crate) struct Selection {
     pub first_id: u32,
     /// Whether what was found before takes part.
     pub adds: bool,
+}
+
+/// Arguments of a search for one query that a device drives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SearchCall<'a> {
+    /// The scores of all codes.
+    pub scores: &'a CudaOutputs,
+    /// The documents in full precision.
+    pub documents: &'a CudaTokens,
+    /// The query's part of the bounds.
+    pub factors: LinearFactors,
+    /// What no bound is above.
+    pub largest: f32,
+    pub k: usize,
+    /// Whether what is found beside the candidates is scored in full precision, too.
+    pub is_exact: bool,
 }
 
 /// Arguments of a search over documents that pass by.

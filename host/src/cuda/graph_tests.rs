@@ -2,7 +2,6 @@
 //! would call it.
 
 use std::ptr;
-use std::sync::Mutex;
 
 use cust::sys::{CUgraph, CUgraphExec};
 
@@ -11,6 +10,7 @@ use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::driver::symbols::raw;
 use crate::device::Device;
 use crate::device::stream::Stream;
+use crate::device::tests::on_every_device;
 use crate::device::tokens::DeviceTokens;
 use crate::error::Error;
 use crate::ops::queue::Queue;
@@ -18,24 +18,10 @@ use crate::ops::score::prepared::{DeviceScores, PreparedScore};
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
-use crate::runtime::swap::lock;
 use crate::tokens::Tokens;
 
 const DIM: usize = 64;
 const THREAD_LOCAL: i32 = 1;
-
-/// Runs a test on every CUDA device, one test at a time; says so where there is none.
-fn on_every_device(test: &str, check: impl Fn(&Device)) {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = lock(&TURN);
-    let devices = Device::all().into_iter().filter(|device| device.ordinal().is_some());
-    let n_checked = devices.inspect(&check).count();
-    if n_checked == 0 {
-        let is_required = std::env::var("MAXSIM_REQUIRE_GPU").is_ok_and(|v| v == "1");
-        assert!(!is_required, "MAXSIM_REQUIRE_GPU=1, but there is no CUDA device");
-        eprintln!("SKIPPED (no CUDA device): {test}");
-    }
-}
 
 /// Work whose scores are sums over several tiles of any kernel, and that fills winners.
 struct Prepared {

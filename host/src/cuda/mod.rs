@@ -16,6 +16,8 @@ mod forward;
 mod graph;
 #[allow(unsafe_code)]
 mod loss;
+#[allow(unsafe_code)]
+mod search;
 mod streaming;
 #[allow(unsafe_code)]
 mod top_k;
@@ -31,8 +33,8 @@ pub(crate) use buffers::row_scales::RowScales;
 pub(crate) use buffers::segments::write_segments;
 pub(crate) use buffers::tokens::CudaTokens;
 pub(crate) use calls::{
-    BackwardCall, ChamferGradCall, Kept, ResidualCall, ResidualFound, Selection, StreamCall,
-    StreamFound, StreamedRows,
+    BackwardCall, ChamferGradCall, Kept, ResidualCall, ResidualFound, SearchCall, Selection,
+    StreamCall, StreamFound, StreamedRows,
 };
 pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
 pub(crate) use driver::context::{CudaDevice, n_devices, open};
@@ -46,4 +48,5 @@ pub(crate) use forward::rescore::CudaRescore;
 
 pub(crate) use graph::{CudaCall, CudaGraph};
 pub(crate) use loss::{CudaLoss, CudaLossWork, CudaTargets};
+pub(crate) use search::{CudaSearch, CudaTerms};
 pub(crate) use top_k::{CudaTopK, CudaTopKWork};

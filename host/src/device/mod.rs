@@ -16,6 +16,8 @@ pub(crate) mod raw_residuals;
 #[allow(unsafe_code)]
 pub(crate) mod raw_stream;
 pub(crate) mod stream;
+#[cfg(test)]
+pub(crate) mod tests;
 pub(crate) mod tokens;
 pub(crate) mod warm_up;
 

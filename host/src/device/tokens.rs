@@ -143,9 +143,26 @@ impl<F: Format> DeviceTokens<F> {
             });
         }
         let view = self.cuda_tokens()?.of_items(cuda, &layout, segments)?;
+        Ok(self.viewed_as(layout, view))
+    }
+
+    /// The same rows as other items, those of an unread layout, whose segments are at an address of
+    /// the device for as long as calls use them.
+    pub(crate) fn as_items_at(
+        &self,
+        layout: TokenLayout,
+        segments: u64,
+    ) -> Result<DeviceTokens<F>> {
+        let cuda = self.device.cuda_device("other items of the same rows")?;
+        let view = self.cuda_tokens()?.of_segments(cuda, &layout, segments)?;
+        Ok(self.viewed_as(layout, view))
+    }
+
+    /// Makes a handle of a view of the same rows.
+    fn viewed_as(&self, layout: TokenLayout, view: CudaTokens) -> DeviceTokens<F> {
         let origin = Origin::new(None, self.origin.is_foreign);
-        let storage = On::Cuda(Arc::new(view));
-        Ok(DeviceTokens { device: self.device.clone(), layout: Arc::new(layout), storage, origin })
+        let (device, storage) = (self.device.clone(), On::Cuda(Arc::new(view)));
+        DeviceTokens { device, layout: Arc::new(layout), storage, origin }
     }
 
     /// Copies the tokens to host memory, as they are stored: elements, or codes and scales, with

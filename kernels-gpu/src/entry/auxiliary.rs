@@ -65,6 +65,9 @@ macro_rules! run {
     (maxsim_top_k_bound) => { crate::top_k::groups::bound };
     (maxsim_top_k_gather) => { crate::top_k::groups::gather };
 
+    (maxsim_search_candidates) => { crate::search::candidates };
+    (maxsim_search_reaching) => { crate::search::reaching };
+
     (maxsim_chamfer_nearest_d3) => { crate::chamfer::nearest::<4, 4> };
     (maxsim_chamfer_nearest_d8) => { crate::chamfer::nearest::<8, 2> };
     (maxsim_chamfer_nearest_d15) => { crate::chamfer::nearest::<16, 2> };

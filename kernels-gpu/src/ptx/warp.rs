@@ -166,3 +166,22 @@ pub unsafe fn shuffle_up_or_zero(value: u32, delta: u32) -> u32 {
     }
     result
 }
+
+/// The sum of the values of the lanes up to this one.
+///
+/// # Safety
+/// All 32 lanes must execute it together.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn sum_up_to_lane(value: u32) -> u32 {
+    let mut sum = value;
+    // SAFETY: the caller's promise.
+    unsafe {
+        sum += shuffle_up_or_zero(sum, 1);
+        sum += shuffle_up_or_zero(sum, 2);
+        sum += shuffle_up_or_zero(sum, 4);
+        sum += shuffle_up_or_zero(sum, 8);
+        sum += shuffle_up_or_zero(sum, 16);
+    }
+    sum
+}

@@ -7,7 +7,9 @@ use core::marker::PhantomData;
 
 use crate::abi::arch::Arch;
 use crate::abi::element::ElementType;
-use crate::abi::params::{self, backward, backward::residual, chamfer, loss, rescore, top_k};
+use crate::abi::params::{
+    self, backward, backward::residual, chamfer, loss, rescore, search, top_k,
+};
 use crate::abi::residual_chunk;
 use crate::table::{Entry, Resources, lines_of, n_lines};
 
@@ -264,6 +266,16 @@ macro_rules! auxiliary_kernels {
     /// Gathers the keys of scores that reach it. Up to 42 registers.
     TOP_K_GATHER(top_k::groups::TopKGroupsParams): TopK, top_k::groups::GROUP_THREADS, 0 => {
         Sm80  -    maxsim_top_k_gather 3;
+    }
+
+    /// Makes items of the candidates of a search.
+    SEARCH_CANDIDATES(search::SearchParams): TopK, search::THREADS, 0 => {
+        Sm80  -    maxsim_search_candidates 1;
+    }
+    /// Finds the documents that may change what a search finds. Up to 64 registers, all that 1024
+    /// threads can have.
+    SEARCH_REACHING(search::SearchParams): TopK, search::THREADS, search::SHARED_BYTES => {
+        Sm80  -    maxsim_search_reaching 1;
     }
 
     /// Compares points of up to 3 dims. 96 registers: five CTAs of four warps hide what loads of

@@ -7,7 +7,7 @@ use crate::ptx::shared::{
     dynamic_shared, load_shared_u32, load_shared_u32x4, store_shared_u32, store_shared_u32x4,
 };
 use crate::ptx::thread::{sync_threads, thread_idx_x};
-use crate::ptx::warp::{add_lanes, lane_idx, max_lanes, shuffle_up_or_zero};
+use crate::ptx::warp::{add_lanes, lane_idx, max_lanes, sum_up_to_lane};
 
 /// Numbers of entries of each kind, and what threads have as their largest words.
 #[derive(Clone, Copy)]
@@ -167,24 +167,6 @@ pub fn largest(scores: [f32; 8]) -> f32 {
     let mut most = scores[0];
     unroll!(K in 0..8 => { most = most.max(scores[K]); });
     most
-}
-
-/// The sum of the values of the lanes up to this one.
-///
-/// # Safety
-/// All 32 lanes must execute it together.
-#[inline(always)]
-pub unsafe fn sum_up_to_lane(value: u32) -> u32 {
-    let mut sum = value;
-    // SAFETY: the caller's promise.
-    unsafe {
-        sum += shuffle_up_or_zero(sum, 1);
-        sum += shuffle_up_or_zero(sum, 2);
-        sum += shuffle_up_or_zero(sum, 4);
-        sum += shuffle_up_or_zero(sum, 8);
-        sum += shuffle_up_or_zero(sum, 16);
-    }
-    sum
 }
 
 /// Bins of a thread.

@@ -12,7 +12,7 @@
 //! of the threads, which take the steps of `top_k`. Registers: 64, which is all that 1024 threads
 //! can have. Shared memory: 9 KB.
 
-use super::find::{Survey, sum_up_to_lane};
+use super::find::Survey;
 use super::{
     NO_WORD, THREADS, TopKParams, WordRange, bound as score_of, count, key_of_word, place, sort,
     top_k, word,
@@ -27,7 +27,9 @@ use crate::ptx::shared::{
     store_shared_u32x2_if,
 };
 use crate::ptx::thread::{block_idx_here, block_idx_x, sync_threads, thread_idx_x};
-use crate::ptx::warp::{add_lanes, ballot, lane_idx, max_lanes, shuffle, shuffle_xor};
+use crate::ptx::warp::{
+    add_lanes, ballot, lane_idx, max_lanes, shuffle, shuffle_xor, sum_up_to_lane,
+};
 
 /// Bins of the histogram: one of each thread.
 const BINS: u32 = SHORT_THREADS as u32;

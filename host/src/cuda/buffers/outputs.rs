@@ -164,6 +164,11 @@ impl CudaOutputs {
         self.addresses
     }
 
+    /// Number of scores.
+    pub(in crate::cuda) fn n_scores(&self) -> u64 {
+        self.lens_bytes[0] / 4
+    }
+
     /// Orders work that uses the outputs.
     pub(in crate::cuda) fn hazard(&self) -> &Arc<Hazard> {
         &self.hazard

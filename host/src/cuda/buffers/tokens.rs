@@ -122,7 +122,8 @@ impl CudaTokens {
         Ok(CudaTokens { foreign_segments, ..tokens }.with_weights(weights))
     }
 
-    /// Residual-compressed rows as other items, whose segments are at an address.
+    /// The same rows, residual-compressed ones too, as other items, whose segments are at an
+    /// address.
     pub(crate) fn of_segments(
         self: &Arc<CudaTokens>,
         device: &Arc<CudaDevice>,

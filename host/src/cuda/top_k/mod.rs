@@ -329,18 +329,25 @@ pub(crate) struct CudaTopK {
 impl CudaTopK {
     /// New memory: nothing was found.
     pub(crate) fn new(device: &Arc<CudaDevice>, n_rows: usize, k: usize) -> Result<CudaTopK> {
+        let best = CudaTopK::unfilled(device, n_rows, k)?;
+        let len_bytes = CudaTopK::lens_bytes(n_rows, k).iter().sum();
+        let entered = device.enter()?;
+        // SAFETY: the memory was just made, with this length, counts first; null is the default
+        // stream.
+        unsafe {
+            fill(&entered, best.counts, 0, len_bytes, ptr::null_mut())?;
+            best.hazard.record(&entered)?;
+        }
+        drop(entered);
+        Ok(best)
+    }
+
+    /// New memory with anything in it, to be written before it is read.
+    pub(crate) fn unfilled(device: &Arc<CudaDevice>, n_rows: usize, k: usize) -> Result<CudaTopK> {
         let [keys_bytes, counts_bytes] = CudaTopK::lens_bytes(n_rows, k);
         let owned = Buffer::new(device, keys_bytes + counts_bytes)?;
         let (keys, counts) = (owned.address() + counts_bytes, owned.address());
-        let hazard = Arc::new(Hazard::new(device)?);
-        let entered = device.enter()?;
-        // SAFETY: the buffer was just made, with this length; null is the default stream.
-        unsafe {
-            fill(&entered, owned.address(), 0, owned.len_bytes(), ptr::null_mut())?;
-            hazard.record(&entered)?;
-        }
-        drop(entered);
-        let device = device.clone();
+        let (device, hazard) = (device.clone(), Arc::new(Hazard::new(device)?));
         Ok(CudaTopK { device, keys, counts, n_rows, k, hazard, _owned: Some(owned) })
     }
 
@@ -371,11 +378,16 @@ impl CudaTopK {
         [self.keys, self.counts]
     }
 
+    /// Number of rows, and keys of each.
+    pub(in crate::cuda) fn shape(&self) -> [usize; 2] {
+        [self.n_rows, self.k]
+    }
+
     pub(super) fn device(&self) -> &Arc<CudaDevice> {
         &self.device
     }
 
-    pub(super) fn hazard(&self) -> &Arc<Hazard> {
+    pub(in crate::cuda) fn hazard(&self) -> &Arc<Hazard> {
         &self.hazard
     }
 

@@ -7,6 +7,7 @@ use std::ops::AddAssign;
 
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 
+use super::driven::There;
 use super::scanned::BLOCK;
 use crate::error::{Error, Result};
 use crate::runtime::pool::Parallel;
@@ -104,6 +105,8 @@ pub struct ErrorTerms {
     pub(super) columns: Columns,
     /// Items without a valid token.
     pub(super) empty: Vec<u32>,
+    /// What a device has of the columns.
+    pub(super) there: There,
 }
 
 /// Norms of a row, or their sums or maxima over the valid rows of an item.
@@ -127,7 +130,8 @@ pub(super) struct Item {
     pub maxima: Terms,
 }
 
-/// Some of the terms of items as documents, rounded up, each beside those of other items.
+/// Some of the terms of items as documents, rounded up, each beside those of other items. Those of
+/// items without a valid token are NaN: no sum with them reaches anything.
 #[derive(Clone, Default)]
 pub(super) struct Columns {
     pub l2: Vec<[f32; BLOCK]>,
@@ -138,10 +142,12 @@ pub(super) struct Columns {
 impl Columns {
     fn new(items: &[Item]) -> Columns {
         let column = |of: fn(&Terms) -> f64| {
-            let block = |items: &[Item]| {
-                let up = |item: &Item| (of(&item.maxima) as f32).next_up();
-                std::array::from_fn(|lane| items.get(lane).map_or(0.0, up))
+            let up = |item: &Item| match item.n_tokens {
+                0 => f32::NAN,
+                _ => (of(&item.maxima) as f32).next_up(),
             };
+            let block =
+                |items: &[Item]| std::array::from_fn(|lane| items.get(lane).map_or(0.0, up));
             items.chunks(BLOCK).map(block).collect()
         };
         Columns {
@@ -337,7 +343,7 @@ impl ErrorTerms {
         let empty = (0u32..).zip(&items).filter(|(_, item)| item.n_tokens == 0);
         let empty = empty.map(|(id, _)| id).collect();
         let columns = Columns::new(&items);
-        ErrorTerms { format, layout, items, maxima, columns, empty }
+        ErrorTerms { format, layout, items, maxima, columns, empty, there: There::default() }
     }
 
     /// Checks that the terms can be those of tokens.

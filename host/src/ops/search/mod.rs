@@ -3,6 +3,7 @@
 
 pub(crate) mod bounds;
 pub(crate) mod compressed;
+mod driven;
 mod named;
 pub(crate) mod pair_bounds;
 mod rounds;

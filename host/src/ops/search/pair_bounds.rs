@@ -1,7 +1,10 @@
 //! Bounds of the scores of pairs, from the terms of both sides.
 
+use maxsim_kernels::abi::params::search::LinearFactors;
+
 use super::bounds::{Columns, ErrorTerms, Terms};
 use super::compressed::check_unweighted;
+use super::driven::There;
 use super::scanned::{BLOCK, scores_where};
 use crate::error::Result;
 use crate::problem::Problem;
@@ -142,13 +145,18 @@ impl<'a> PairBounds<'a> {
         let least = self.rescored.map_or(0.0, |of| of.least);
         // By more than sums and products in f32 are rounded down.
         let up = |x: f64| ((x * (1.0 + 8.0 * f64::from(f32::EPSILON))) as f32).next_up();
-        LinearBounds {
-            of_l2: up(q.u2 + rounded),
-            of_u2: up(q.l2 + q.u2 + rounded),
-            of_magnitude: up(rho * q.l2),
+        let factors = LinearFactors {
+            l2: up(q.u2 + rounded),
+            u2: up(q.l2 + q.u2 + rounded),
+            magnitude: up(rho * q.l2),
             rest: up(rounded * least),
-            columns: &self.documents.columns,
-        }
+        };
+        LinearBounds { factors, columns: &self.documents.columns }
+    }
+
+    /// What a device keeps of the documents' terms.
+    pub(super) fn there(&self) -> &'a There {
+        &self.documents.there
     }
 
     /// The bound of a query and a document that has a token and these terms.
@@ -186,38 +194,33 @@ impl Rescored {
 /// Bounds of one query that are a little more than those of [`PairBounds::of`], in f32: each is
 /// linear in three terms of its document, so that many are found at a time.
 pub(super) struct LinearBounds<'a> {
-    of_l2: f32,
-    of_u2: f32,
-    of_magnitude: f32,
-    rest: f32,
-    columns: &'a Columns,
+    pub factors: LinearFactors,
+    pub columns: &'a Columns,
 }
 
 impl<'a> LinearBounds<'a> {
-    /// The documents of a row of scores that can score `least`: those that are within their bounds
-    /// of it, with their scores and bounds. Rounding of the sum is the caller's to count with, by
-    /// 16 ulps of the larger of the two. Reads the terms in their order: a document's own, far from
-    /// those of others, take as long to come as all of these.
+    /// The documents with tokens of a row of scores that can score `least`: those that are within
+    /// their bounds of it, with their scores and bounds. Rounding of the sum is the caller's to
+    /// count with, by 16 ulps of the larger of the two. Reads the terms in their order: those of
+    /// single documents, far from each other, take as long to come as all of these.
     pub fn reaching(&self, row: &[f32], least: f32) -> Vec<(u32, f32, f32)> {
         let found = scores_where(row, |block, scores| {
             let bounds = self.of_block(block);
             std::array::from_fn(|lane| scores[lane] + bounds[lane] >= least)
         });
-        let with_bound = |(id, score): (u32, f32)| {
-            let id_in = id as usize;
-            (id, score, self.of_block(id_in / BLOCK)[id_in % BLOCK])
-        };
-        found.into_iter().map(with_bound).collect()
+        found.into_iter().map(|(id, score)| (id, score, self.of(id))).collect()
+    }
+
+    /// The bound of a document; NaN of one without tokens.
+    pub fn of(&self, id: u32) -> f32 {
+        self.of_block(id as usize / BLOCK)[id as usize % BLOCK]
     }
 
     #[inline(always)]
     fn of_block(&self, block: usize) -> [f32; BLOCK] {
         let Columns { l2, u2, magnitude } = self.columns;
         let (l2, u2, magnitude) = (&l2[block], &u2[block], &magnitude[block]);
-        std::array::from_fn(|lane| {
-            let bound = self.of_l2 * l2[lane] + self.of_u2 * u2[lane];
-            bound + (self.of_magnitude * magnitude[lane] + self.rest)
-        })
+        std::array::from_fn(|lane| self.factors.bound(l2[lane], u2[lane], magnitude[lane]))
     }
 }
 

@@ -32,6 +32,16 @@ impl<'a, T: Element> Rescorer<'a, T> {
         Rescorer { device, queries, documents }
     }
 
+    /// Both sides, where they are on a device.
+    pub fn handles(&self) -> Option<[&'a DeviceTokens<T>; 2]> {
+        match (self.queries, self.documents) {
+            (TokensRef::Device(queries), TokensRef::Device(documents)) => {
+                Some([queries, documents])
+            }
+            _ => None,
+        }
+    }
+
     /// Scores what the searches want next, search `q` for query `q`. Whether that was anything.
     pub fn round(&self, searches: &mut [Shortlist]) -> Result<bool> {
         let wanted: Vec<[u32; 2]> = (0u32..)
@@ -39,15 +49,11 @@ impl<'a, T: Element> Rescorer<'a, T> {
             .flat_map(|(q, search)| search.wanted().into_iter().map(move |d| [q, d]))
             .collect();
         for pairs in wanted.chunks(PAIRS_MAX) {
-            let scores = match (self.queries, self.documents) {
-                (TokensRef::Device(queries), TokensRef::Device(documents))
-                    if self.device.ordinal().is_some() =>
-                {
-                    self.scores_of_items(queries, documents, pairs)?
-                }
-                (queries, documents) => {
+            let scores = match self.handles().filter(|_| self.device.ordinal().is_some()) {
+                Some([queries, documents]) => self.scores_of_items(queries, documents, pairs)?,
+                None => {
                     let pairing = Pairing(Kind::Pairs { ids: pairs.to_vec() });
-                    self.device.score(queries, documents, &pairing)?.into_values()
+                    self.device.score(self.queries, self.documents, &pairing)?.into_values()
                 }
             };
             for (&[q, d], score) in pairs.iter().zip(scores) {
@@ -92,13 +98,13 @@ impl<'a, T: Element> Rescorer<'a, T> {
 }
 
 /// As many items or some more, of few numbers: a power of two, or one and a half.
-fn round_up(n_items: usize) -> usize {
+pub(super) fn round_up(n_items: usize) -> usize {
     let power = n_items.next_power_of_two().max(ITEMS_MIN);
     if n_items <= power / 4 * 3 { power / 4 * 3 } else { power }
 }
 
 /// The layout of some items among those of a layout, as long as these are.
-fn unread(layout: &TokenLayout, n_items: usize) -> Result<TokenLayout> {
+pub(super) fn unread(layout: &TokenLayout, n_items: usize) -> Result<TokenLayout> {
     let mean = layout.total_len().div_ceil(layout.n_items().max(1) as u64) as usize;
     let (rows, dim, max_len) = (layout.rows(), layout.dim(), layout.max_len());
     let items = TokenLayout::unread(rows, dim, n_items, max_len, mean.min(max_len))?;

@@ -1,6 +1,11 @@
 //! A search of one corpus: what its scan scores best, and what else may change what is found.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
+
+use maxsim_kernels::abi::params::search::threshold;
 
 use super::compressed::SearchTokens;
 use super::pair_bounds::PairBounds;
@@ -35,10 +40,13 @@ impl Device {
     /// which are re-scored in full precision. See [`Shortlist`].
     ///
     /// On a GPU the scores of the scan stay there: the best of them are copied to the host, and of
-    /// others what may change what is found. Calls with documents of one [`SearchTokens`], whose
-    /// tokens and codes are handles, prepare and upload nothing but their queries. On the CPU a
-    /// call takes 4 bytes of host memory per query and document. [`Shortlist`] is the same for
-    /// documents that come a chunk at a time.
+    /// others what may change what is found. A search for one query, with up to 256 candidates of
+    /// up to 65 536 documents, is driven by the GPU, which re-scores what it finds without a wait
+    /// for the host, and keeps 12 bytes of each document for that with the terms of
+    /// [`SearchTokens`]. Calls with documents of one `SearchTokens`, whose tokens and codes are
+    /// handles, prepare and upload nothing but their queries. On the CPU a call takes 4 bytes of
+    /// host memory per query and document. [`Shortlist`] is the same for documents that come a
+    /// chunk at a time.
     ///
     /// # Errors
     /// The errors of [`Device::score`]. [`Error::Shape`](crate::Error::Shape) where a score is
@@ -80,15 +88,15 @@ impl Device {
 }
 
 /// A search of one corpus for several queries.
-struct Search<'a, T: Element> {
-    bounds: PairBounds<'a>,
+pub(super) struct Search<'a, T: Element> {
+    pub bounds: PairBounds<'a>,
     layout: &'a TokenLayout,
-    scanned: Scanned,
-    rescorer: Rescorer<'a, T>,
+    pub scanned: Scanned,
+    pub rescorer: Rescorer<'a, T>,
     /// A search that has seen nothing.
-    new: Shortlist,
+    pub new: Shortlist,
     /// One for each query.
-    searches: Vec<Shortlist>,
+    pub searches: Vec<Shortlist>,
     /// Bytes of scores that are copied rather than selected from once more.
     copied_bytes: usize,
 }
@@ -97,9 +105,9 @@ struct Search<'a, T: Element> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unseen {
     /// The last document that was seen: all others come behind it in the ranking of the scan.
-    last: Ranked,
+    pub last: Ranked,
     /// What no bound is above.
-    largest: f32,
+    pub largest: f32,
 }
 
 impl<T: Element> Search<'_, T> {
@@ -116,7 +124,7 @@ impl<T: Element> Search<'_, T> {
     fn run(mut self, selected: Option<usize>) -> Result<Vec<Shortlist>> {
         self.begin();
         let is_done = match selected {
-            Some(selected) => self.run_selected(selected)?,
+            Some(selected) => self.run_driven()? || self.run_selected(selected)?,
             None => false,
         };
         if !is_done {
@@ -133,7 +141,7 @@ impl<T: Element> Search<'_, T> {
     }
 
     /// Re-scores what searches want until that is nothing.
-    fn rescore_all(&mut self) -> Result<()> {
+    pub(super) fn rescore_all(&mut self) -> Result<()> {
         while self.rescorer.round(&mut self.searches)? {}
         Ok(())
     }
@@ -231,7 +239,6 @@ impl<T: Element> Search<'_, T> {
     fn push_unseen(&mut self, unseen: &[Option<Unseen>], queries: Range<usize>) -> Result<()> {
         let n_documents = self.layout.n_items();
         let at_once = (BLOCK_BYTES / 4 / n_documents).max(1);
-        let are_full = !self.layout.has_empty_items();
         for first in queries.clone().step_by(at_once) {
             let some = first..queries.end.min(first + at_once);
             let scores = self.scanned.rows(some.clone(), n_documents)?;
@@ -241,7 +248,7 @@ impl<T: Element> Search<'_, T> {
                 let least = search.least_best(largest) as f32;
                 for (id, score, bound) in self.bounds.linear(query).reaching(row, least) {
                     let is_behind = score < last.score || score == last.score && id > last.id;
-                    if is_behind && (are_full || self.layout.has_tokens(id as usize)) {
+                    if is_behind {
                         search.push(Candidate { id, score, bound, has_tokens: true });
                     }
                 }
@@ -292,10 +299,16 @@ impl Unseen {
     /// is not known: all scores have to be looked at.
     fn behind(ranking: &Ranking, largest: f32) -> Option<Unseen> {
         let last = *ranking.ranked.last()?;
-        // A bound that is finite is one of a score that is finite, and of half of what f32 holds:
-        // whatever such a score can be is finite, too.
-        let are_known = ranking.n_nan == 0 && largest < f32::MAX / 4.0 && last.score.is_finite();
+        let are_known =
+            ranking.n_nan == 0 && Unseen::is_known_by(largest) && last.score.is_finite();
         are_known.then_some(Unseen { last, largest })
+    }
+
+    /// Whether something is known of all documents by what no bound is above. A bound that is
+    /// finite is one of a score that is finite, and of half of what f32 holds: whatever such a
+    /// score can be is finite, too.
+    pub(super) fn is_known_by(largest: f32) -> bool {
+        largest < f32::MAX / 4.0
     }
 
     /// The most that the score of one of them can be: as a search adds them up, which rises with
@@ -308,7 +321,7 @@ impl Unseen {
 impl Shortlist {
     /// Whether what a search has found is the same whatever further documents it had seen, of which
     /// none scores more than `most`.
-    fn is_above(&mut self, most: f32) -> bool {
+    pub(super) fn is_above(&mut self, most: f32) -> bool {
         self.k == 0 || self.kth().is_some_and(|kth| kth.score > most)
     }
 
@@ -323,169 +336,8 @@ impl Shortlist {
     /// [`most`] and [`LinearBounds::reaching`](super::pair_bounds::LinearBounds::reaching).
     fn least_best(&mut self, largest: f32) -> f64 {
         match self.kth() {
-            Some(kth) if !kth.score.is_nan() => {
-                let magnitude = f64::from(kth.score.abs()) + f64::from(largest);
-                let slack = 16.0 * f64::from(f32::EPSILON) * magnitude;
-                f64::from(kth.score) - slack - f64::from(f32::MIN_POSITIVE)
-            }
+            Some(kth) if !kth.score.is_nan() => threshold(kth.score, largest),
             _ => f64::NEG_INFINITY,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ops::search::Hit;
-    use crate::tokens::Tokens;
-    use crate::tokens::format::Int8;
-    use crate::tokens::scales::ScaleType;
-
-    const DIM: usize = 16;
-
-    /// Rows of nearly one direction, whose lengths differ by `spread`, and so their similarities.
-    fn rows(n: usize, spread: f32, seed: u64) -> Vec<f32> {
-        let mut state = seed;
-        let mut number = || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        };
-        let mut row = |_| {
-            let size = 1.0 + spread * number();
-            (0..DIM).map(|_| size * (0.5 + 0.2 * spread * number())).collect::<Vec<f32>>()
-        };
-        (0..n).flat_map(&mut row).collect()
-    }
-
-    /// A search through selections gives what one of all scores does. Whether it is one, and did
-    /// not look at all scores itself.
-    fn check(
-        documents: &Tokens<'_, f32>,
-        selected: usize,
-        k: usize,
-        exact: bool,
-        copied_bytes: usize,
-    ) -> bool {
-        let device = Device::cpu();
-        let queries = rows(2, 0.0, 1);
-        let queries = Tokens::padded(&queries, 2, 1, DIM).unwrap();
-        let codes = [&queries, documents].map(|x| x.quantize::<Int8>(ScaleType::F32).unwrap());
-        let queries = SearchTokens::measured(&queries, &codes[0]).unwrap();
-        let documents = SearchTokens::measured(documents, &codes[1]).unwrap();
-        let options = SearchOptions::default().n_candidates(12).exact(exact);
-        let search = || Search {
-            bounds: PairBounds::of_rescored(&queries.terms, &documents.terms, f32::TYPE),
-            layout: documents.tokens.layout(),
-            scanned: Scanned::new(&device, queries.codes, documents.codes).unwrap(),
-            rescorer: Rescorer::new(&device, queries.tokens, documents.tokens),
-            new: Shortlist::new(k, options),
-            searches: Vec::new(),
-            copied_bytes,
-        };
-        let found = search().run(Some(selected)).unwrap();
-        let all = search().run(None).unwrap();
-        for (found, all) in found.into_iter().zip(all) {
-            let (found, all) = (found.into_ranking(), all.into_ranking());
-            let same = |(a, b): (&Hit, &Hit)| {
-                (a.id, a.score.to_bits(), a.certainty) == (b.id, b.score.to_bits(), b.certainty)
-            };
-            let are_same = found.documents.iter().zip(&all.documents).all(same);
-            let counts = |r: &SearchRanking| (r.documents.len(), r.n_rescored, r.n_nan, r.n_empty);
-            assert!(
-                are_same && counts(&found) == counts(&all),
-                "{selected} selected, k = {k}, {exact}: {found:?} instead of {all:?}"
-            );
-            assert!(found.n_empty > 50);
-        }
-        let mut search = search();
-        search.begin();
-        search.run_selected(selected).unwrap()
-    }
-
-    #[test]
-    fn selections_find_what_all_scores_do() {
-        let lengths: Vec<i64> = (0..400).map(|i| i64::from(i % 7 != 5)).collect();
-        for spread in [0.9, 0.3, 0.05, 0.0] {
-            let data = rows(400, spread, 2);
-            let documents = Tokens::padded(&data, 400, 1, DIM).unwrap();
-            let documents = documents.with_lengths(&lengths).unwrap();
-            for exact in [false, true] {
-                for k in [0, 1, 5, 12] {
-                    for selected in [12, 20, 60, 343, 400] {
-                        for copied_bytes in [0, usize::MAX] {
-                            assert!(check(&documents, selected, k, exact, copied_bytes));
-                        }
-                    }
-                    assert!(!check(&documents, 11, k, exact, 0), "fewer than the candidates");
-                }
-            }
-        }
-    }
-
-    /// Where of a document nothing is known, it is a candidate, wherever the scan has it.
-    #[test]
-    fn what_no_bound_is_known_of_is_found_by_all_scores() {
-        let lengths: Vec<i64> = (0..400).map(|i| i64::from(i % 7 != 5)).collect();
-        for strange in [f32::NAN, f32::INFINITY, f32::MAX] {
-            let mut data = rows(400, 0.3, 2);
-            data[300 * DIM] = strange;
-            let documents = Tokens::padded(&data, 400, 1, DIM).unwrap();
-            let documents = documents.with_lengths(&lengths).unwrap();
-            for exact in [false, true] {
-                assert!(!check(&documents, 60, 5, exact, 0), "{strange}");
-            }
-        }
-    }
-
-    /// Where the sum of three products overflows, and the bound itself does not, documents are
-    /// found as others are: a query of 7 · 10¹⁸ in all elements, whose codes are 0, and documents
-    /// that have as much in one.
-    #[test]
-    fn bounds_whose_products_overflow_are_bounds() {
-        const WIDE: usize = 64;
-        let size = 7e18f32;
-        let (all, none) = ([size; WIDE], [0.0; WIDE]);
-        let query = Tokens::padded(&all, 1, 1, WIDE).unwrap();
-        let nothing = Tokens::padded(&none, 1, 1, WIDE).unwrap();
-        let mut rows = vec![0.0f32; 300 * WIDE];
-        (0..300).for_each(|i| rows[i * WIDE + i % WIDE] = size * (1.0 - i as f32 / 1000.0));
-        rows.rotate_left(100 * WIDE);
-        let documents = Tokens::padded(&rows, 300, 1, WIDE).unwrap();
-        let codes = [&nothing, &documents].map(|x| x.quantize::<Int8>(ScaleType::F32).unwrap());
-        let queries = SearchTokens::measured(&query, &codes[0]).unwrap();
-        let documents = SearchTokens::measured(&documents, &codes[1]).unwrap();
-        let bounds = PairBounds::of_rescored(&queries.terms, &documents.terms, f32::TYPE);
-        let linear = bounds.linear(0).reaching(&[0.0; 300], 0.0);
-        assert!(bounds.largest(0) < f32::MAX / 4.0 && linear[200].2 == f32::INFINITY);
-        let device = Device::cpu();
-        let search = Search {
-            bounds,
-            layout: documents.tokens.layout(),
-            scanned: Scanned::new(&device, queries.codes, documents.codes).unwrap(),
-            rescorer: Rescorer::new(&device, queries.tokens, documents.tokens),
-            new: Shortlist::new(3, SearchOptions::default().n_candidates(12).exact(true)),
-            searches: Vec::new(),
-            copied_bytes: usize::MAX,
-        };
-        let found = search.run(Some(20)).unwrap().remove(0).into_ranking();
-        let ids: Vec<u32> = found.documents.iter().map(|hit| hit.id).collect();
-        assert_eq!(ids, [200, 201, 202]);
-    }
-
-    /// What is below the threshold is below the k-th, whatever the numbers.
-    #[test]
-    fn thresholds_leave_nothing_out() {
-        let numbers = [0.0, 1e-42, 1e-38, 0.1, 1.0, 20.0, 3e9, 1e37];
-        for kth in numbers.into_iter().flat_map(|x: f32| [x, -x]) {
-            for largest in numbers {
-                let mut search = Shortlist::new(1, SearchOptions::default());
-                search.rescored.push(Ranked { id: 0, score: kth, has_tokens: true });
-                let least = search.least(largest);
-                assert!(most(least.next_down(), largest) < kth, "{kth}, {largest}: {least}");
-                // And not much more is looked at.
-                let slack = 1e-5 * (kth.abs() + largest) + 1e-37;
-                assert!(most(least, largest) > kth - slack, "{kth}, {largest}: {least}");
-            }
         }
     }
 }

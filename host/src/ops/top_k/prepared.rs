@@ -95,7 +95,7 @@ pub struct DeviceTopK {
     pub(super) device: Device,
     pub(super) n_rows: usize,
     pub(super) k: usize,
-    pub(super) inner: On<Arc<Swap<BestKeys>>, Arc<CudaTopK>>,
+    pub(crate) inner: On<Arc<Swap<BestKeys>>, Arc<CudaTopK>>,
 }
 
 impl Device {
@@ -256,6 +256,17 @@ impl PreparedTopK {
             On::Cuda(cuda) => On::Cuda(Arc::new(CudaTopK::new(cuda, n_rows, k)?)),
         };
         Ok(DeviceTopK { device: self.device.clone(), n_rows, k, inner })
+    }
+
+    /// Room with anything in it, on a GPU: to be given to a call before it is read.
+    pub(crate) fn new_unfilled(&self) -> Result<DeviceTopK> {
+        match &self.device.0 {
+            On::Cpu(()) => self.new_best(),
+            On::Cuda(cuda) => {
+                let keys = CudaTopK::unfilled(cuda, self.rows.n_rows, self.k)?;
+                Ok(DeviceTopK::of_keys(self, keys))
+            }
+        }
     }
 }
 

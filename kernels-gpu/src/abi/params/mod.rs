@@ -13,6 +13,7 @@ pub mod loss;
 pub mod quantize;
 pub mod rescore;
 mod residual;
+pub mod search;
 mod segments;
 mod tokens;
 pub mod top_k;
