@@ -71,7 +71,8 @@ python3 -m mypy.stubtest --mypy-config-file ../pyproject.toml maxsim._maxsim
 export HF_HUB_OFFLINE=1
 PYTHONPATH=$PYTHONPATH:$frameworks python3 -m pytest -q -p no:cacheprovider .
 PYTHONPATH=$target/py-wheel:$frameworks-st6:$tools:$frameworks python3 -m pytest -q \
-    -p no:cacheprovider integrations/test_sentence_transformers.py test_examples.py test_record.py \
+    -p no:cacheprovider integrations/test_sentence_transformers.py integrations/test_xtr.py \
+    test_examples.py test_record.py \
     -k 'sentence_transformers or reranking or frameworks'
 # The same files as a kernel of the Hub, beside the installed package.
 if [ "$profile" = release ]; then

@@ -235,6 +235,20 @@ def test_xtr_takes_masks_and_lengths_together():
         xtr(q, d, d_lengths=lengths[:3])
 
 
+def test_xtr_as_pylate():
+    # One query token 1 against documents of these similarities; what PyLate 1.6 gives for them.
+    def of(documents, k, mask=None):
+        d = torch.tensor(documents).unsqueeze(-1)
+        d_mask = None if mask is None else torch.tensor(mask)
+        return xtr(torch.ones(1, 1, 1), d, k=k, d_mask=d_mask, normalizer="pylate")[0].tolist()
+
+    # A maximum below 0 counts where the whole document was retrieved, and is divided by 1e-3.
+    assert of([[-1.0, -2.0], [-3.0, 1.0]], 3) == pytest.approx([-1000.0, 1.0])
+    assert of([[-1.0, -2.0], [-3.0, 1.0]], 2) == [0.0, 1.0]
+    # A masked token is one that was not retrieved.
+    assert of([[-1.0, 0.0], [2.0, 1.0]], 3, [[True, False], [True, True]]) == [0.0, 2.0]
+
+
 def test_xtr_refuses():
     q, d = torch.zeros(2, 3, 4), torch.zeros(2, 3, 4)
     with pytest.raises(ValueError, match="k must be"):
