@@ -34,8 +34,18 @@ fn layout(lens: &[i64], dim: usize) -> TokenLayout {
     TokenLayout::packed(offsets[lens.len()] as usize, dim, &offsets).expect("a layout")
 }
 
+/// Numbers in memory of a device, as others have them: rows of four, so that they lie without gaps.
+fn memory(device: &Device, values: &[f32]) -> Result<DeviceTokens<f32>, String> {
+    let mut values = values.to_vec();
+    values.resize(values.len().next_multiple_of(4).max(4), 5.0);
+    let tokens = Tokens::padded(&values, values.len() / 4, 1, 4).map_err(text)?;
+    device.upload(&tokens).map_err(text)
+}
+
 /// A side's tokens, and where they lie in a larger matrix.
 struct Side<T: Element> {
+    /// Of query tokens, where they have any.
+    weights: Option<Vec<f32>>,
     layout: TokenLayout,
     plain: Vec<T>,
     spread: Vec<T>,
@@ -48,37 +58,52 @@ impl<T: Element> Side<T> {
         let layout = layout(lens, dim);
         let rows = layout.rows();
         let plain = spread(rows, dim, 0, dim, seed)[..rows * dim].to_vec();
-        Side { plain, spread: spread(rows, dim, first, pitch, seed), layout, first, pitch }
+        let spread = spread(rows, dim, first, pitch, seed);
+        Side { weights: None, plain, spread, layout, first, pitch }
+    }
+
+    /// With weights of which some are 0 or negative.
+    fn weighted(self) -> Side<T> {
+        let weights = (0..self.layout.rows()).map(|row| (row % 4) as f32 - 1.0).collect();
+        Side { weights: Some(weights), ..self }
     }
 
     fn tokens(&self) -> Result<Tokens<'_, T>, String> {
-        Tokens::from_layout(&self.plain, self.layout.clone()).map_err(text)
+        let tokens = Tokens::from_layout(&self.plain, self.layout.clone()).map_err(text)?;
+        match &self.weights {
+            Some(weights) => tokens.with_weights(weights).map_err(text),
+            None => Ok(tokens),
+        }
     }
 
-    /// The memory, and a view of it, which the memory must outlive.
-    fn view(&self, device: &Device) -> Result<(DeviceTokens<T>, DeviceTokens<T>), String> {
+    /// The memory of rows and weights, and a view of it, which the memory must outlive.
+    fn view(&self, device: &Device) -> Result<(Memory<T>, DeviceTokens<T>), String> {
         let all = Tokens::padded(&self.spread, self.spread.len() / 8, 1, 8).map_err(text)?;
         let memory = device.upload(&all).map_err(text)?;
         let size = size_of::<T>() as u64;
         let base = memory.access().base + self.first as u64 * size;
+        let weights =
+            self.weights.as_ref().map(|weights| self::memory(device, weights)).transpose()?;
+        let rows = RawRows::new(base, self.pitch as u64 * size)
+            .weights(weights.as_ref().map(|weights| weights.access().base));
         // SAFETY: the caller keeps the memory, to which nothing writes.
-        let view = unsafe {
-            let pitch_bytes = self.pitch as u64 * size;
-            DeviceTokens::<T>::from_raw_parts(
-                device,
-                RawRows::new(base, pitch_bytes),
-                self.layout.clone(),
-            )
-        };
-        Ok((memory, view.map_err(text)?))
+        let view = unsafe { DeviceTokens::<T>::from_raw_parts(device, rows, self.layout.clone()) };
+        Ok(((memory, weights), view.map_err(text)?))
     }
 }
+
+/// Rows, and weights where there are any.
+type Memory<T> = (DeviceTokens<T>, Option<DeviceTokens<f32>>);
 
 fn same(found: &Gradients, expected: &Gradients, what: &str) -> Result<(), String> {
     for (side, found, expected) in [
         ("queries", &found.queries, &expected.queries),
         ("documents", &found.documents, &expected.documents),
+        ("weights", &found.weights, &expected.weights),
     ] {
+        if found.len() != expected.len() {
+            return Err(format!("{what}: {} numbers of {side}", found.len()));
+        }
         if let Some(i) = (0..expected.len()).find(|&i| found[i] != expected[i]) {
             return Err(format!("{what}: {side}[{i}] is {}, not {}", found[i], expected[i]));
         }
@@ -86,12 +111,13 @@ fn same(found: &Gradients, expected: &Gradients, what: &str) -> Result<(), Strin
     Ok(())
 }
 
-fn check<T: Element>(suite: &Suite) -> Result<usize, String> {
+fn check<T: Element>(suite: &Suite, weighted: bool) -> Result<usize, String> {
     let mut n_cases = 0;
     for (dim, first, pitch) in
         [(100, 0, 100), (128, 1, 129), (33, 3, 40), (128, 8, 136), (7, 0, 7), (256, 5, 300)]
     {
         let queries = Side::<T>::new(&QUERY_LENS, dim, first, pitch, 1);
+        let queries = if weighted { queries.weighted() } else { queries };
         let documents = Side::<T>::new(&DOCUMENT_LENS, dim, first, pitch, 1 << 20);
         let (host_queries, host_documents) = (queries.tokens()?, documents.tokens()?);
         let cross = Pairing::cross();
@@ -143,18 +169,13 @@ fn in_memory_of_others<T: Element>(
     let backward = device
         .prepare_backward(&work, &BackwardOptions::default(), GradientType::F32)
         .map_err(text)?;
-    // Rows of four numbers, so that they lie without gaps.
-    let memory = |values: &[f32]| {
-        let mut values = values.to_vec();
-        values.resize(values.len().next_multiple_of(4).max(4), 5.0);
-        let tokens = Tokens::padded(&values, values.len() / 4, 1, 4).map_err(text)?;
-        device.upload(&tokens).map_err(text)
-    };
-    let of_scores = memory(grads)?;
-    let [of_queries, of_documents] = [
-        memory(&vec![9.0; expected.queries.len()])?,
-        memory(&vec![9.0; expected.documents.len()])?,
+    let of_scores = memory(device, grads)?;
+    let [of_queries, of_documents, of_weights] = [
+        memory(device, &vec![9.0; expected.queries.len()])?,
+        memory(device, &vec![9.0; expected.documents.len()])?,
+        memory(device, &vec![9.0; expected.weights.len()])?,
     ];
+    let weights = queries.layout().is_weighted().then_some(of_weights.access().base);
     let mut scores = work.new_scores().map_err(text)?;
     // SAFETY: the handles outlive the gradients, and nothing else uses their memory meanwhile.
     let (grad_scores, gradients) = unsafe {
@@ -164,7 +185,7 @@ fn in_memory_of_others<T: Element>(
                 &backward,
                 of_queries.access().base,
                 of_documents.access().base,
-                None,
+                weights,
             ),
         )
     };
@@ -175,10 +196,14 @@ fn in_memory_of_others<T: Element>(
         .backward(queries, documents, &backward, scores.with_grad(&grad_scores), &mut gradients)
         .map_err(text)?;
     same(&gradients.read().map_err(text)?, expected, "as read")?;
+    if gradients.weights_address() != weights {
+        return Err("the gradient of weights is elsewhere".into());
+    }
     drop(gradients);
     for (side, memory, expected) in [
         ("queries", of_queries, &expected.queries),
         ("documents", of_documents, &expected.documents),
+        ("weights", of_weights, &expected.weights),
     ] {
         let found = memory.download().map_err(text)?;
         let (found, behind) = found.data().split_at(expected.len());
@@ -192,6 +217,11 @@ fn in_memory_of_others<T: Element>(
 #[test]
 fn gradients_of_rows_at_any_address() {
     Suite::run_gpu("gpu_gradients_of_views", |suite| {
-        Ok(check::<f16>(suite)? + check::<bf16>(suite)? + check::<f32>(suite)?)
+        let mut n_cases = 0;
+        for weighted in [false, true] {
+            n_cases += check::<f16>(suite, weighted)?;
+            n_cases += check::<bf16>(suite, weighted)? + check::<f32>(suite, weighted)?;
+        }
+        Ok(n_cases)
     });
 }
