@@ -139,7 +139,13 @@ struct Training<T: Element> {
 }
 
 impl<T: Element> Training<T> {
-    fn new(device: &Device, pairing: &Pairing, n_documents: usize) -> Result<Training<T>> {
+    /// Of sums of similarities, or of means, whose query tokens have weights.
+    fn new(
+        device: &Device,
+        pairing: &Pairing,
+        n_documents: usize,
+        is_mean: bool,
+    ) -> Result<Training<T>> {
         let mut numbers = Numbers(11);
         let mut side = |n_tokens: usize| -> Vec<T> {
             numbers.many(n_tokens * 64, 0.3).into_iter().map(T::from_f32).collect()
@@ -149,7 +155,10 @@ impl<T: Element> Training<T> {
             if pairing == &Pairing::cross() { n_documents } else { n_queries * n_documents };
         let mut step = |query_len: usize| {
             let (queries, documents) = (side(n_queries * query_len), side(items * 20));
-            let queries = Tokens::padded(&queries, n_queries, query_len, 64)?;
+            let mut queries = Tokens::padded(&queries, n_queries, query_len, 64)?;
+            if is_mean {
+                queries = queries.with_mean_weights()?;
+            }
             let documents = Tokens::padded(&documents, items, 20, 64)?;
             let zeros = vec![0.0; n_queries * n_documents];
             let options = BackwardOptions::default();
@@ -196,14 +205,16 @@ impl<T: Element> Training<T> {
 /// targets; the value is that of the host's function of the same scores.
 #[test]
 fn training_steps_as_graphs_give_what_calls_give() {
-    fn check<T: Element>(device: &Device) -> std::result::Result<(), String> {
+    fn check<T: Element>(device: &Device, is_mean: bool) -> std::result::Result<(), String> {
         for (pairing, n) in
             [(Pairing::cross(), 6), (Pairing::cross(), 200), (Pairing::own_candidates(4), 4)]
         {
             for which in 0..3 {
-                let at = |what: &str| format!("{device} {pairing:?} loss {which}: {what}");
-                let mut direct = Training::<T>::new(device, &pairing, n).map_err(text)?;
-                let mut captured = Training::<T>::new(device, &pairing, n).map_err(text)?;
+                let at = |what: &str| {
+                    format!("{device} {pairing:?} loss {which}, mean {is_mean}: {what}")
+                };
+                let training = || Training::<T>::new(device, &pairing, n, is_mean).map_err(text);
+                let (mut direct, mut captured) = (training()?, training()?);
                 let mut graph = captured.capture(which, device).map_err(text)?;
                 let mut streams = [device.stream().map_err(text)?, device.stream().map_err(text)?];
                 let mut values = Vec::new();
@@ -224,6 +235,9 @@ fn training_steps_as_graphs_give_what_calls_give() {
                     }
                     if expected.queries.iter().chain(&expected.documents).all(|&x| x == 0.0) {
                         return Err(at("all gradients are 0"));
+                    }
+                    if expected.weights.iter().any(|&x| x != 0.0) != is_mean {
+                        return Err(at("gradients of weights are 0, or there are some"));
                     }
                     let scores = captured.step.scores.read().map_err(text)?;
                     let of = captured.teacher.scores.read().map_err(text)?;
@@ -250,8 +264,10 @@ fn training_steps_as_graphs_give_what_calls_give() {
         Ok(())
     }
     Suite::run("device_loss_steps", all_devices(), |suite, device| {
-        check::<f32>(device)?;
-        check::<f16>(device)?;
+        for is_mean in [false, true] {
+            check::<f32>(device, is_mean)?;
+            check::<f16>(device, is_mean)?;
+        }
         suite.count(&device.to_string());
         Ok(())
     });
