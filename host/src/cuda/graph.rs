@@ -204,7 +204,11 @@ impl CudaCall {
     }
 
     fn workspace_bytes(&self) -> u64 {
-        let Call::OfOutputs { what, .. } = &self.0 else { return 0 };
+        let what = match &self.0 {
+            Call::OfOutputs { what, .. } => what,
+            Call::Chamfer { work, backward: None, .. } => return work.workspace_bytes(),
+            Call::Chamfer { .. } | Call::MergeTopK { .. } => return 0,
+        };
         match what {
             What::Score { work, tokens } => {
                 work.workspace_bytes_of(tokens.each_ref().map(|t| &**t))
@@ -256,7 +260,7 @@ impl CudaCall {
                 Call::Chamfer { work, tokens, found, backward } => {
                     let tokens = tokens.each_ref();
                     let Some(backward) = backward else {
-                        return work.run(entered, raw, tokens, found);
+                        return work.run(entered, raw, tokens, found, workspace);
                     };
                     let ChamferBackward { grad, most_of_points, gradients } = backward;
                     let grad = ChamferGradCall { gradients: grad, most_of_points: *most_of_points };

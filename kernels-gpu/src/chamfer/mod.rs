@@ -7,6 +7,9 @@
 //! gradients   what a point adds to its own, and what was added to it
 //! ```
 //!
+//! Large clouds of up to 3 dims are not compared but [sorted](sort) and [searched](search), which
+//! finds the same keys.
+//!
 //! The first two are a forward pass of any number of clouds, the last two a backward pass. Nothing
 //! is as large as points × points, and no bit depends on the order of what CTAs do: keys are
 //! compared as whole numbers, and sums of gradients are sums of whole numbers.
@@ -15,6 +18,8 @@ mod gradients;
 mod nearest;
 mod points;
 mod reduce;
+pub mod search;
+pub mod sort;
 
 pub use gradients::{gradients, scatter};
 pub use nearest::nearest;

@@ -25,17 +25,17 @@ use crate::ptx::shared::{
 };
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 
-/// Compares this CTA's points, `Q` of each thread, of up to `W` dims.
+/// Compares this CTA's points, `Q` of each thread, of up to `D` dims and `W` numbers in memory.
 ///
 /// # Safety
 /// `params` must describe memory as [`NearestParams`] says; all threads of the CTA.
 #[inline(always)]
-pub unsafe fn nearest<const W: usize, const Q: usize>(params: &NearestParams) {
+pub unsafe fn nearest<const D: usize, const W: usize, const Q: usize>(params: &NearestParams) {
     // SAFETY: the caller's promise.
     unsafe {
         match params.clouds.is_l1 {
-            0 => compare::<W, Q, false>(params),
-            _ => compare::<W, Q, true>(params),
+            0 => compare::<D, W, Q, false>(params),
+            _ => compare::<D, W, Q, true>(params),
         }
     }
 }
@@ -43,7 +43,9 @@ pub unsafe fn nearest<const W: usize, const Q: usize>(params: &NearestParams) {
 /// # Safety
 /// As [`nearest`].
 #[inline(always)]
-unsafe fn compare<const W: usize, const Q: usize, const L1: bool>(params: &NearestParams) {
+unsafe fn compare<const D: usize, const W: usize, const Q: usize, const L1: bool>(
+    params: &NearestParams,
+) {
     let clouds = &params.clouds;
     let address = params.tasks + u64::from(block_idx_x()) * size_of::<NearestTask>() as u64;
     // SAFETY: the host has made a task for each CTA; threads come to barriers together.
@@ -59,15 +61,15 @@ unsafe fn compare<const W: usize, const Q: usize, const L1: bool>(params: &Neare
             let point = first + (I * THREADS) as u32;
             points[I] = own.point::<W>(clouds, point, point < own.len);
         }});
-        let best = find::<W, Q, L1>(&points, n_others);
+        let best = find::<D, W, Q, L1>(&points, n_others);
         unroll!(I in 0..4 => { if I < Q {
             let point = first + (I * THREADS) as u32;
             if own.is_valid(point) {
                 let (least, block) = (best[I].0, best[I].1);
                 let is_plain = !has_odd & (least < f32::INFINITY) & !is_odd(&points[I]);
                 let found = match is_plain {
-                    true => look::<W, L1>(&points[I], least, block, first_other),
-                    false => with_care::<W, L1>(&points[I], &other, first_other, n_others),
+                    true => look::<D, W, L1>(&points[I], least, block, first_other),
+                    false => with_care::<D, W, L1>(&points[I], &other, first_other, n_others),
                 };
                 let place = u64::from(own.place) + u64::from(point);
                 max_u64_if(params.keys + place * 8, found, u32::from(found != 0));
@@ -162,7 +164,7 @@ unsafe fn tile_point<const W: usize>(address: u32) -> Point<W> {
 /// # Safety
 /// The tile must be full.
 #[inline(always)]
-unsafe fn find<const W: usize, const Q: usize, const L1: bool>(
+unsafe fn find<const D: usize, const W: usize, const Q: usize, const L1: bool>(
     points: &[Point<W>; Q],
     n: u32,
 ) -> [(f32, u32); Q] {
@@ -176,7 +178,7 @@ unsafe fn find<const W: usize, const Q: usize, const L1: bool>(
                 // SAFETY: tiles are whole blocks.
                 let other = unsafe { tile_point::<W>(at + (J * 4 * W) as u32) };
                 unroll!(I in 0..4 => { if I < Q {
-                    least[I] = least[I].min(distance::<W, L1>(&points[I], &other));
+                    least[I] = least[I].min(distance::<D, W, L1>(&points[I], &other));
                 }});
             });
             at += 4 * 4 * W as u32;
@@ -195,7 +197,7 @@ unsafe fn find<const W: usize, const Q: usize, const L1: bool>(
 /// # Safety
 /// The tile must be full, and have the block.
 #[inline(always)]
-unsafe fn look<const W: usize, const L1: bool>(
+unsafe fn look<const D: usize, const W: usize, const L1: bool>(
     point: &Point<W>,
     least: f32,
     block: u32,
@@ -207,7 +209,7 @@ unsafe fn look<const W: usize, const L1: bool>(
         i -= 1;
         // SAFETY: the caller's promise.
         let other = unsafe { tile_point::<W>(address::<W>(i)) };
-        found = if distance::<W, L1>(point, &other) == least { i } else { found };
+        found = if distance::<D, W, L1>(point, &other) == least { i } else { found };
     }
     key(least, first + found)
 }
@@ -217,7 +219,7 @@ unsafe fn look<const W: usize, const L1: bool>(
 /// # Safety
 /// As [`nearest`]; the tile must be full.
 #[inline(always)]
-unsafe fn with_care<const W: usize, const L1: bool>(
+unsafe fn with_care<const D: usize, const W: usize, const L1: bool>(
     point: &Point<W>,
     other: &Cloud,
     first: u32,
@@ -229,7 +231,7 @@ unsafe fn with_care<const W: usize, const L1: bool>(
         unsafe {
             let at = tile_point::<W>(address::<W>(i));
             if other.is_valid(first + i) {
-                let own = key(distance::<W, L1>(point, &at), first + i);
+                let own = key(distance::<D, W, L1>(point, &at), first + i);
                 best = if own > best { own } else { best };
             }
         }

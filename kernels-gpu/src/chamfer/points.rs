@@ -133,11 +133,12 @@ pub fn of_side(side: u32, [x, y]: [u64; 2]) -> u64 {
     if side == 0 { opaque(x) } else { opaque(y) }
 }
 
-/// The distance of two points: what is added for each dim, in their order, as the CPU does it.
+/// The distance of two points of up to `D` dims: what is added for each, in their order, as the CPU
+/// does it.
 #[inline(always)]
-pub fn distance<const W: usize, const L1: bool>(a: &Point<W>, b: &Point<W>) -> f32 {
+pub fn distance<const D: usize, const W: usize, const L1: bool>(a: &Point<W>, b: &Point<W>) -> f32 {
     let mut sum = 0.0f32;
-    unroll!(K in 0..16 => { if K < W {
+    unroll!(K in 0..16 => { if K < D {
         let difference = b[K] - a[K];
         sum = match (L1, K) {
             (true, 0) => difference.abs(),

@@ -68,9 +68,14 @@ macro_rules! run {
     (maxsim_search_candidates) => { crate::search::candidates };
     (maxsim_search_reaching) => { crate::search::reaching };
 
-    (maxsim_chamfer_nearest_d3) => { crate::chamfer::nearest::<4, 4> };
-    (maxsim_chamfer_nearest_d8) => { crate::chamfer::nearest::<8, 2> };
-    (maxsim_chamfer_nearest_d15) => { crate::chamfer::nearest::<16, 2> };
+    (maxsim_chamfer_nearest_d3) => { crate::chamfer::nearest::<3, 4, 4> };
+    (maxsim_chamfer_nearest_d8) => { crate::chamfer::nearest::<8, 8, 2> };
+    (maxsim_chamfer_nearest_d15) => { crate::chamfer::nearest::<15, 16, 2> };
+    (maxsim_chamfer_bounds) => { crate::chamfer::sort::bounds };
+    (maxsim_chamfer_codes) => { crate::chamfer::sort::codes };
+    (maxsim_chamfer_sort) => { crate::chamfer::sort::sort };
+    (maxsim_chamfer_boxes) => { crate::chamfer::sort::boxes };
+    (maxsim_chamfer_search) => { crate::chamfer::search::search };
     (maxsim_chamfer_reduce) => { crate::chamfer::reduce };
     (maxsim_chamfer_scatter) => { crate::chamfer::scatter };
     (maxsim_chamfer_gradients) => { crate::chamfer::gradients };

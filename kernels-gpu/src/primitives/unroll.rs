@@ -1,13 +1,19 @@
 //! Loops that are unrolled in the source: their index is a constant.
 
-/// Straight-line repetition: `$body` sees `$i` as a constant from 0 to the given 1, 3 or 15. In a
-/// loop register arrays would be in memory.
+/// Straight-line repetition: `$body` sees `$i` as a constant from 0 on. In a loop register arrays
+/// would be in memory.
 macro_rules! unroll {
     ($i:ident in 0..2 => $body:block) => {
         unroll!($i => $body; 0 1)
     };
+    ($i:ident in 0..3 => $body:block) => {
+        unroll!($i => $body; 0 1 2)
+    };
     ($i:ident in 0..4 => $body:block) => {
         unroll!($i => $body; 0 1 2 3)
+    };
+    ($i:ident in 0..6 => $body:block) => {
+        unroll!($i => $body; 0 1 2 3 4 5)
     };
     ($i:ident in 0..8 => $body:block) => {
         unroll!($i => $body; 0 1 2 3 4 5 6 7)

@@ -5,6 +5,7 @@
 //! The tests run in a process of their own that finds the stand-in as `libcuda.so.1`.
 
 mod calls;
+mod chamfer;
 mod search;
 mod stand_in;
 mod streaming;

@@ -221,17 +221,17 @@ fn number(i: usize) -> f32 {
 }
 
 /// Checks that neighbours are the same, and distances bit for bit.
-fn same(expected: &Neighbours, found: &Neighbours) -> Result<(), String> {
+///
+/// # Errors
+/// What differs first.
+pub fn same(expected: &Neighbours, found: &Neighbours) -> Result<(), String> {
     let (a, b) = (&expected.distances, &found.distances);
     if a.len() != b.len() || expected.indices.len() != found.indices.len() {
         return Err(format!("has {} points, not {}", b.len(), a.len()));
     }
     for i in 0..a.len() {
         let is_same = a[i].to_bits() == b[i].to_bits() || a[i].is_nan() && b[i].is_nan();
-        // Which of several points at distance NaN it is is not said.
-        let is_neighbour =
-            expected.indices[i] == found.indices[i] || a[i].is_nan() && found.indices[i] >= 0;
-        if !is_same || !is_neighbour {
+        if !is_same || expected.indices[i] != found.indices[i] {
             return Err(format!(
                 "point {i}: expected {} at {}, found {} at {}",
                 expected.indices[i], a[i], found.indices[i], b[i]

@@ -2,6 +2,7 @@
 //! of all points gives.
 
 mod edges;
+mod sorted;
 mod times;
 
 use maxsim::chamfer::{ChamferOptions, Metric, PointReduction};

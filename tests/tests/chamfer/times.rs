@@ -24,9 +24,7 @@ fn steps_on_a_gpu() {
         if is_timed {
             for (name, n) in [("10 K", 10_000), ("100 K", 100_000), ("1 M", 1_000_000)] {
                 for points in [Points::Cube, Points::Converging, Points::Scene] {
-                    if n <= LARGEST {
-                        cases.push((name, vec![[n; 2]], points));
-                    }
+                    cases.push((name, vec![[n; 2]], points));
                 }
             }
         }
@@ -43,9 +41,6 @@ fn steps_on_a_gpu() {
         Ok(cases.len())
     });
 }
-
-/// Most points of a timed cloud.
-const LARGEST: usize = 100_000;
 
 /// Milliseconds of a forward pass, and of a step.
 fn milliseconds(device: &Device, case: &CloudCase) -> Result<[f32; 2], String> {

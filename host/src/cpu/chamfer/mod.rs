@@ -117,20 +117,20 @@ fn in_order<F: Format>(
             interrupt.check()?;
             Ok(search::compare(layouts, points, pair, point, metric))
         };
+        let nan = other.first_nan().map(|index| Best { distance: f32::NAN, index });
         let ordered = own.order().iter().zip(&found[pair]);
+        let ordered = ordered.map(|(&point, &best)| (point, nan.unwrap_or(best)));
         let odd = own.odd().iter().map(|&point| (point, Best::NONE));
-        for (point, best) in ordered.map(|(&point, &best)| (point, best)).chain(odd) {
-            let best = match (other.first_nan(), best.distance == f32::INFINITY) {
-                (Some(index), _) => Best { distance: f32::NAN, index },
-                (None, false) => best,
-                (None, true) => match compare(point) {
+        for (point, mut best) in ordered.chain(odd) {
+            if best.distance == f32::INFINITY {
+                best = match compare(point) {
                     Ok(best) => best,
                     Err(error) => {
                         result = Err(error);
                         return;
                     }
-                },
-            };
+                };
+            }
             set(point, best);
         }
     });

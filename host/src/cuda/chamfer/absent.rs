@@ -18,6 +18,7 @@ absent! {
             options: &ChamferOptions,
             element: ElementType,
         ) -> Result<CudaChamferWork>;
+        fn workspace_bytes(&self) -> u64;
         fn check_backward(&self) -> Result<()>;
         fn enqueue(
             &self,

@@ -6,6 +6,7 @@ use maxsim_kernels::abi::params::chamfer::{
     tile_len_max,
 };
 
+use super::search::is_searched;
 use crate::error::Result;
 use crate::problem::chamfer::{ChamferOptions, CloudPairs, each_cloud};
 use crate::runtime::alloc::reserve;
@@ -28,6 +29,8 @@ pub(super) struct Lists {
     pub nearest: Vec<[u32; 4]>,
     /// [`PointTask`]s.
     pub points: Vec<[u32; 2]>,
+    /// Pairs whose points are sorted: number and lengths.
+    pub searched: Vec<(u32, [u32; 2])>,
     /// Most points of a tile.
     pub tile_len: u32,
 }
@@ -43,15 +46,22 @@ impl Lists {
         let clouds = cloud_pairs(pairs, options)?;
         let own_len = THREADS * points_per_thread(width);
         let n_directions = if options.single_direction { 1 } else { 2 };
-        let tile_len = tile_len(&clouds, n_directions, own_len, width, n_multiprocessors);
-        let (pairs, nearest, points) = (Vec::new(), Vec::new(), Vec::new());
-        let mut lists = Lists { pairs, nearest, points, tile_len };
+        let is_searched = |cloud: &CloudPair| is_searched(cloud.lens, pairs.dim());
+        let compared: Vec<CloudPair> =
+            clouds.iter().filter(|cloud| !is_searched(cloud)).copied().collect();
+        let tile_len = tile_len(&compared, n_directions, own_len, width, n_multiprocessors);
+        let (nearest, points, searched) = (Vec::new(), Vec::new(), Vec::new());
+        let mut lists = Lists { pairs: Vec::new(), nearest, points, searched, tile_len };
         let tile_len = tile_len as usize;
         reserve(&mut lists.pairs, clouds.len())?;
         for (number, cloud) in (0u32..).zip(&clouds) {
             let CloudPair { starts, lens, places, weight, reserved } = *cloud;
             let [[a, b], [c, d], [e, f]] = [starts, lens, places];
             lists.pairs.push([a, b, c, d, e, f, weight.to_bits(), reserved]);
+            if is_searched(cloud) {
+                reserve(&mut lists.searched, 1)?;
+                lists.searched.push((number, lens));
+            }
             for side in 0..2 {
                 let (own, other) = (lens[side] as usize, lens[1 - side] as usize);
                 let pair_and_side = 2 * number + side as u32;
@@ -61,7 +71,7 @@ impl Lists {
                         PointTask { pair_and_side, first: first as u32 };
                     [pair_and_side, first]
                 }));
-                if side >= n_directions {
+                if side >= n_directions || is_searched(cloud) {
                     continue;
                 }
                 reserve(&mut lists.nearest, own.div_ceil(own_len) * other.div_ceil(tile_len))?;

@@ -2,6 +2,7 @@
 
 mod found;
 mod lists;
+mod search;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use maxsim_kernels::table::auxiliary::{
 
 pub(crate) use self::found::CudaChamfer;
 use self::lists::Lists;
+use self::search::Search;
 use crate::cuda::buffers::gradients::CudaGradients;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::calls::ChamferGradCall;
@@ -44,6 +46,8 @@ pub(crate) struct CudaChamferWork {
     dim: usize,
     element: ElementType,
     options: ChamferOptions,
+    /// Pairs of large clouds, whose points are sorted.
+    search: Option<Search>,
     n_pairs: u32,
     n_nearest_tasks: u32,
     n_point_tasks: u32,
@@ -69,6 +73,10 @@ impl CudaChamferWork {
         let (kernel, width) = kernel_for(pairs.dim())?;
         let n_multiprocessors = device.limits().n_multiprocessors;
         let lists = Lists::new(pairs, options, width, n_multiprocessors)?;
+        let search = match lists.searched.is_empty() {
+            true => None,
+            false => Some(Search::new(device, lists.searched.clone())?),
+        };
         let (memory, addresses) = upload_lists(device, lists.bytes())?;
         let mut has_overlaps = false;
         let mut has_other_rows = [false; 2];
@@ -86,6 +94,7 @@ impl CudaChamferWork {
             dim: pairs.dim(),
             element,
             options: options.clone(),
+            search,
             n_pairs: pairs.n_pairs() as u32,
             n_nearest_tasks: lists.nearest.len() as u32,
             n_point_tasks: lists.points.len() as u32,
@@ -108,7 +117,13 @@ impl CudaChamferWork {
         })
     }
 
-    /// Enqueues the search and the reduction. Allocates nothing.
+    /// Bytes of workspace that the work needs.
+    pub(crate) fn workspace_bytes(&self) -> u64 {
+        self.search.as_ref().map_or(0, Search::workspace_bytes)
+    }
+
+    /// Enqueues the search and the reduction. Allocates nothing once the stream's workspace has
+    /// grown.
     ///
     /// Tokens and results must be those of the work; the caller checks them.
     pub(crate) fn enqueue(
@@ -119,10 +134,14 @@ impl CudaChamferWork {
     ) -> Result<()> {
         let entered = self.device.enter()?;
         let order = stream.order(&entered)?;
+        let workspace = match self.workspace_bytes() {
+            0 => 0,
+            len_bytes => stream.workspace(&entered, order, len_bytes)?,
+        };
         let raw = stream.raw();
-        // SAFETY: tokens and results are those of the work (the caller's check), in this context,
-        // and the hazard orders their use.
-        let run = || unsafe { self.run(&entered, raw, tokens, found) };
+        // SAFETY: tokens and results are those of the work (the caller's check), in this context;
+        // only this stream uses its workspace, and the hazard orders the use of the rest.
+        let run = || unsafe { self.run(&entered, raw, tokens, found, workspace) };
         found.hazard().enqueue(&entered, stream, order, run)
     }
 
@@ -130,17 +149,23 @@ impl CudaChamferWork {
     ///
     /// # Safety
     /// `stream` must be a stream of the context; what the call is given must be of the work and
-    /// live until the launches have run. Until then nothing else may use the results.
+    /// live until the launches have run. Until then nothing else may use the results or the
+    /// workspace, which must be as large as the work says.
     pub(super) unsafe fn run(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,
         tokens: [&Arc<CudaTokens>; 2],
         found: &CudaChamfer,
+        workspace: u64,
     ) -> Result<()> {
         let addresses = found.addresses();
         // SAFETY: lists, keys and results are of these clouds; the caller's promise.
         unsafe {
+            if let Some(search) = &self.search {
+                let clouds = self.clouds(tokens);
+                search.run(entered, stream, &clouds, addresses.keys, workspace)?;
+            }
             if self.n_nearest_tasks > 0 {
                 let params = NearestParams {
                     clouds: self.clouds(tokens),

@@ -69,3 +69,6 @@ pub(in crate::cuda) unsafe fn start<P: Copy>(
 /// dynamically scheduled units, the counters of parts, and the flags and values that Stream-K
 /// units publish for a document that continues in the next unit.
 pub(in crate::cuda) const N_RESERVED: u64 = N_COUNTERS as u64 + 2 * N_PARTIAL_ROWS as u64;
+
+/// Bytes that these words take, and what follows them is aligned.
+pub(in crate::cuda) const RESERVED_BYTES: u64 = (N_RESERVED * 4).next_multiple_of(256);

@@ -20,7 +20,7 @@ use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::calls::Selection;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::hazards::Hazard;
-use crate::cuda::driver::launch::{N_RESERVED, start};
+use crate::cuda::driver::launch::{RESERVED_BYTES, start};
 use crate::cuda::driver::memory::{Buffer, download, fill};
 use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::pointer::check_foreign;
@@ -29,9 +29,6 @@ use crate::cuda::driver::stream::CudaStream;
 use crate::error::Result;
 use crate::problem::outputs::Trust;
 use crate::problem::top_k::{BestKeys, RankedRows};
-
-/// Bytes of the workspace that other kernels keep to themselves.
-const RESERVED_BYTES: u64 = (N_RESERVED * 4).next_multiple_of(256);
 
 /// A selection made ready.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 pub mod backward;
 mod bandwidth;
 pub mod chamfer;
+pub mod chamfer_search;
 mod contiguous;
 mod document_splits;
 mod forward;
