@@ -32,8 +32,8 @@ use crate::tokens::raw_items::{RawItems, RawItemsOut};
 use crate::tokens::scales::{ScaleType, Scales};
 
 pub(crate) use calls::{
-    BackwardCall, ChamferGradCall, Kept, ResidualCall, ResidualFound, SearchCall, Selection,
-    StreamCall, StreamFound, StreamedRows,
+    BackwardCall, ChamferGradCall, Kept, ProjectionCall, ResidualCall, ResidualFound, SearchCall,
+    Selection, SliceCall, StreamCall, StreamFound, StreamedRows,
 };
 
 /// No CUDA device can be opened.
@@ -129,6 +129,8 @@ absent! {
             call: &ResidualCall<'_>,
             found: ResidualFound<'_>,
         ) -> Result<()>;
+        fn score_slices(&self, queries: &CudaTokens, hidden: &Arc<CudaTokens>,
+            slices: &[SliceCall<'_>], options: &ScoreOptions) -> Result<Vec<Scores>>;
         fn search_stream(&self, call: &StreamCall<'_>) -> Result<StreamFound>;
     }
     CudaStream {
@@ -171,12 +173,10 @@ absent! {
         ) -> Result<CudaTokens>;
         fn download<F: Format>(&self, device: Device<'_>, layout: &TokenLayout)
             -> Result<Tokens<'static, F>>;
-        fn quantize<T: Element, F: Quantized>(
-            &self,
-            device: Device<'_>,
-            layout: &TokenLayout,
-            scales: ScaleType,
-        ) -> Result<CudaTokens>;
+        fn quantize<T: Element, F: Quantized>(&self, device: Device<'_>, layout: &TokenLayout,
+            scales: ScaleType) -> Result<CudaTokens>;
+        fn project(self: &Arc<CudaTokens>, device: Device<'_>, call: &ProjectionCall<'_>)
+            -> Result<CudaTokens>;
         fn check_normalizable(&self, device: Device<'_>, layout: &TokenLayout) -> Result<()>;
         fn of_segments(
             self: &Arc<CudaTokens>,

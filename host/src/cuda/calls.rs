@@ -1,12 +1,16 @@
 //! Arguments of calls of either half. A build without CUDA has the same types, of tokens and
 //! results that have no values.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use maxsim_kernels::abi::params::search::LinearFactors;
 
 use super::{CudaGradScores, CudaGradients, CudaOutputs, CudaTokens};
 use crate::error::Result;
+use crate::plan::choice::Chosen;
+use crate::plan::limits::Access;
+use crate::problem::Problem;
 use crate::problem::chunks::Chunk;
 use crate::problem::options::ScoreOptions;
 use crate::problem::top_k::BestKeys;
@@ -34,6 +38,38 @@ pub(crate) struct ChamferGradCall<'a> {
     pub gradients: &'a Arc<CudaGradScores>,
     /// Where they are of points, no smaller than the magnitudes of those that are finite.
     pub most_of_points: Option<f32>,
+}
+
+/// Arguments of a projection of hidden states.
+#[derive(Clone, Debug)]
+pub(crate) struct ProjectionCall<'a> {
+    /// The rows to project.
+    pub rows: Range<usize>,
+    /// The layout of their tokens, in a matrix of these rows.
+    pub layout: &'a TokenLayout,
+    pub weight: &'a CudaTokens,
+    pub bias: Option<&'a CudaTokens>,
+    pub element: ElementType,
+    pub normalize: bool,
+}
+
+impl ProjectionCall<'_> {
+    /// Distance between tokens in bytes.
+    pub(crate) fn pitch_bytes(&self) -> u64 {
+        Access::uploaded(self.layout.dim(), TokenFormat::from(self.element)).pitch_bytes
+    }
+
+    /// Bytes of the tokens.
+    pub(crate) fn tokens_bytes(&self) -> u64 {
+        self.rows.len() as u64 * self.pitch_bytes()
+    }
+}
+
+/// Documents that are projected together, and how they are scored.
+pub(crate) struct SliceCall<'a> {
+    pub projection: ProjectionCall<'a>,
+    pub problem: Problem<'a>,
+    pub chosen: Chosen,
 }
 
 /// Arguments of a call for the gradients of residual-compressed documents.

@@ -33,8 +33,8 @@ pub(crate) use buffers::row_scales::RowScales;
 pub(crate) use buffers::segments::write_segments;
 pub(crate) use buffers::tokens::CudaTokens;
 pub(crate) use calls::{
-    BackwardCall, ChamferGradCall, Kept, ResidualCall, ResidualFound, SearchCall, Selection,
-    StreamCall, StreamFound, StreamedRows,
+    BackwardCall, ChamferGradCall, Kept, ProjectionCall, ResidualCall, ResidualFound, SearchCall,
+    Selection, SliceCall, StreamCall, StreamFound, StreamedRows,
 };
 pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
 pub(crate) use driver::context::{CudaDevice, n_devices, open};

@@ -80,6 +80,10 @@ macro_rules! run {
     (maxsim_chamfer_scatter) => { crate::chamfer::scatter };
     (maxsim_chamfer_gradients) => { crate::chamfer::gradients };
 
+    (maxsim_projection_f16) => { crate::sm80::projection::project::<row::F16> };
+    (maxsim_projection_bf16) => { crate::sm80::projection::project::<row::Bf16> };
+    (maxsim_projection_f32) => { crate::sm80::projection::project::<row::F32> };
+
     (maxsim_rescore_f16) => { crate::rescore::rescore::<row::F16> };
     (maxsim_rescore_bf16) => { crate::rescore::rescore::<row::Bf16> };
     (maxsim_rescore_f32) => { crate::rescore::rescore::<row::F32> };

@@ -30,6 +30,7 @@ mod element;
 mod int8;
 pub(super) mod kernel;
 mod pipeline;
+pub mod projection;
 mod resident;
 pub mod residual;
 mod streamed;

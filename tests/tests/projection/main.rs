@@ -2,10 +2,11 @@
 //! every device that projects.
 
 mod edges;
+mod times;
 
-use maxsim::Device;
 use maxsim::format::ElementType;
 use maxsim_tests::case::{Case, Pairs, Side};
+use maxsim_tests::gradients::all_devices;
 use maxsim_tests::projection::{ProjectedCase, check_case_on};
 use maxsim_tests::strategy::cases;
 use maxsim_tests::suite::Suite;
@@ -16,7 +17,7 @@ use proptest::prelude::*;
 const VALUES: [Values; 3] = [Values::Unit, Values::Integers, Values::Duplicates];
 
 fn check(suite: &Suite, case: &ProjectedCase) -> Result<(), String> {
-    check_case_on(suite, case, &Device::cpu())
+    all_devices().iter().try_for_each(|device| check_case_on(suite, case, device))
 }
 
 fn projected(case: impl Strategy<Value = Case>) -> impl Strategy<Value = ProjectedCase> {

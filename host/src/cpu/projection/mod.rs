@@ -134,6 +134,11 @@ impl Weights {
         Ok(Weights { dim, hidden, values, panels, bias, normalize })
     }
 
+    /// Elements of a row of hidden states.
+    pub(crate) fn hidden(&self) -> usize {
+        self.hidden
+    }
+
     /// Writes the tokens of rows of hidden states: `[rows, dim]`.
     pub(crate) fn project<T: Element>(&self, hidden: &[T], tokens: &mut [T]) -> Result<()> {
         let interrupt = &Interrupt::current();

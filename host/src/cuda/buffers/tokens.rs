@@ -152,6 +152,16 @@ impl CudaTokens {
         Ok(CudaTokens { segments, _source: Some(self.clone()), ..view })
     }
 
+    /// Tokens whose mask is in the memory of `source`.
+    pub(in crate::cuda) fn with_source(self, source: &Arc<CudaTokens>) -> CudaTokens {
+        CudaTokens { _source: Some(source.clone()), ..self }
+    }
+
+    /// Tokens whose rows are in a buffer that is theirs from now on.
+    pub(in crate::cuda) fn owning(self, rows: Buffer) -> CudaTokens {
+        CudaTokens { owned: vec![rows], ..self }
+    }
+
     /// Tokens at an address, with a mask of one byte per row at another (0 = none).
     pub(in crate::cuda) fn new(
         device: &Arc<CudaDevice>,

@@ -12,6 +12,8 @@ pub(in crate::cuda) mod lists;
 mod params;
 pub(in crate::cuda) mod partition;
 pub(in crate::cuda) mod plan;
+#[allow(unsafe_code)]
+mod projection;
 pub(in crate::cuda) mod query_tiles;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod rescore;

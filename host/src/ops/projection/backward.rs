@@ -7,9 +7,7 @@ use crate::cpu::projection::gradients::ProjectionSums;
 use crate::cpu::tokens::Matrix;
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::backward::training_scores::TrainingScores;
 use crate::ops::backward::with_grad::WithGrad;
 use crate::problem::Problem;
@@ -83,7 +81,8 @@ impl Device {
     ///
     /// # Errors
     /// Those of [`Device::score_projected`]; [`Error::Shape`] where the items of queries or
-    /// documents are not those of `scores`, or there is another number of gradients than of scores.
+    /// documents are not those of `scores`, or there is another number of gradients than of scores;
+    /// [`Error::Unsupported`] on a CUDA device so far: use [`Device::cpu`].
     pub fn backward_projected<'a, T: Element>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
@@ -95,6 +94,7 @@ impl Device {
         let WithGrad { scores, grad_scores } = scores;
         queries.check_device("queries", self)?;
         projection.check(self, &hidden)?;
+        self.check_gradients()?;
         let documents = hidden.layout().projected(projection.dim());
         let problem = scores.problem(queries.layout(), &documents)?;
         let n_scores = problem.shape().n_scores();
@@ -113,7 +113,7 @@ impl Device {
         };
         let (dim, n) = (projection.dim(), projection.hidden());
         let (mut tokens, mut of_tokens) = (Vec::new(), Vec::new());
-        for slice in Slice::all(&problem, hidden.mask, dim * size_of::<T>())? {
+        for slice in Slice::all(&problem, dim * size_of::<T>())? {
             fill(&mut tokens, slice.rows.len() * dim, T::from_f32(0.0))?;
             fill(&mut of_tokens, slice.rows.len() * dim, 0.0)?;
             let elements = slice.rows.start * n..slice.rows.end * n;
@@ -156,7 +156,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Device::project`]; [`Error::Shape`] where the gradient is not as long.
+    /// Those of [`Device::project`]; [`Error::Shape`] where the gradient is not as long;
+    /// [`Error::Unsupported`] on a CUDA device so far: use [`Device::cpu`].
     pub fn project_backward<'a, T: Element>(
         &self,
         hidden: impl Into<TokensRef<'a, T>>,
@@ -165,6 +166,7 @@ impl Device {
     ) -> Result<ProjectionGradients> {
         let hidden = hidden.into();
         projection.check(self, &hidden)?;
+        self.check_gradients()?;
         let expected = hidden.layout().rows() * projection.dim();
         check_len("grad_tokens", expected, "rows of dim", grad_tokens.len())?;
         let weights = projection.host_weights()?;
@@ -174,5 +176,18 @@ impl Device {
         sums.add(hidden.data, &mut copy_of(grad_tokens)?, &mut of_hidden)?;
         let (weight, bias) = sums.into_gradients()?;
         Ok(ProjectionGradients { hidden: of_hidden, weight, bias })
+    }
+
+    /// Refuses gradients where no kernel finds them.
+    fn check_gradients(&self) -> Result<()> {
+        match self.as_cuda() {
+            None => Ok(()),
+            Some(_) => Err(Error::Unsupported {
+                what: format!("gradients of projections on {self}"),
+                why: "no kernel finds them yet; use Device::cpu(), or give tokens that the model \
+                      has projected, whose gradients Device::backward finds"
+                    .into(),
+            }),
+        }
     }
 }

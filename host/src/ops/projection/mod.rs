@@ -1,18 +1,15 @@
 //! Tokens that are projections of hidden states: made, or made and scored some at a time.
 
 pub(crate) mod backward;
+mod projector;
 pub(crate) mod score;
 mod slices;
 
-use std::sync::Arc;
-
+use self::projector::Projector;
 use crate::cpu::projection::Weights;
-use crate::cpu::tokens::HostTokens;
 use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
-use crate::runtime::alloc::{copy_of, filled};
-use crate::runtime::on::On;
 use crate::tokens::element::Element;
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::layout::limits::check_dim;
@@ -116,16 +113,7 @@ impl<'a, T: Element> Projection<'a, T> {
                 found: format!("rows of {}", hidden.layout().dim()),
             });
         }
-        match &device.0 {
-            On::Cpu(()) => Ok(()),
-            On::Cuda(_) => Err(Error::Unsupported {
-                what: format!("projections on {device}"),
-                why:
-                    "no kernel projects yet; use Device::cpu(), or give tokens that the model has \
-                      projected"
-                        .into(),
-            }),
-        }
+        Ok(())
     }
 
     /// The weights as the CPU engine multiplies with them.
@@ -157,22 +145,17 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Shape`] where rows are not as long as those of the weight;
-    /// [`Error::WrongDevice`]; [`Error::Unsupported`] on a CUDA device so far: use
-    /// [`Device::cpu`]. [`Error::HostMemory`].
+    /// and, on a CUDA device, where rows of hidden states or of the weight are not on 16-byte
+    /// boundaries, as views of foreign memory may be; [`Error::WrongDevice`];
+    /// [`Error::HostMemory`], [`Error::DeviceMemory`].
     pub fn project<'a, T: Element>(
         &self,
         hidden: impl Into<TokensRef<'a, T>>,
         projection: &Projection<'_, T>,
     ) -> Result<DeviceTokens<T>> {
         let hidden = hidden.into();
-        projection.check(self, &hidden)?;
+        let projector = Projector::new(self, projection, hidden)?;
         let layout = hidden.layout().projected(projection.dim());
-        let matrix = hidden.host_matrix()?;
-        let mut data = filled((layout.rows() * layout.dim()) as u64, T::from_f32(0.0))?;
-        projection.host_weights()?.project(matrix.data, &mut data)?;
-        let mask = matrix.mask.map(copy_of).transpose()?;
-        let weights = matrix.weights.map(copy_of).transpose()?;
-        let tokens = HostTokens { data, scales: None, residuals: None, mask, weights };
-        Ok(DeviceTokens::new(self.clone(), layout, On::Cpu(Arc::new(tokens))))
+        projector.tokens(0..layout.rows(), layout)
     }
 }

@@ -1,9 +1,8 @@
 //! Scores of documents that are hidden states: projected some at a time, and scored.
 
 use super::Projection;
+use super::projector::Projector;
 use super::slices::{Slice, check_options};
-use crate::cpu;
-use crate::cpu::tokens::Matrix;
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 #[cfg(doc)]
@@ -14,14 +13,13 @@ use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
-use crate::runtime::alloc::fill;
 use crate::tokens::element::Element;
 
 impl Device {
     /// Scores queries against documents that are given as hidden states: MaxSim of the tokens
     /// that [`Device::project`] makes of them, which are never there all at once.
     ///
-    /// Each document is projected once, for all queries, with those beside it, up to 16 MB of
+    /// Each document is projected once, for all queries, with those beside it, up to 32 MB of
     /// tokens, or one document that is longer. Documents that no query meets are not projected.
     /// Scores, winners and token scores are as of [`Device::score_with`] with the projected
     /// tokens: on the CPU to the bit. Queries are tokens: of hidden states of queries
@@ -59,24 +57,13 @@ impl Device {
     ) -> Result<Scores> {
         let (queries, hidden) = (queries.into(), hidden.into());
         queries.check_device("queries", self)?;
-        projection.check(self, &hidden)?;
         check_options(options)?;
+        let projector = Projector::new(self, projection, hidden)?;
         let documents = hidden.layout().projected(projection.dim());
         let problem = Problem::new(queries.layout(), &documents, pairing)?;
-        let weights = projection.host_weights()?;
-        let (queries, hidden) = (queries.host_matrix()?, hidden.host_matrix()?);
+        let slices = Slice::all(&problem, projection.dim() * size_of::<T>())?;
         let mut scores = Scores::new(&problem, options)?;
-        let mut tokens = Vec::new();
-        let dim = projection.dim();
-        for slice in Slice::all(&problem, hidden.mask, dim * size_of::<T>())? {
-            fill(&mut tokens, slice.rows.len() * dim, T::from_f32(0.0))?;
-            let n = projection.hidden();
-            weights.project(&hidden.data[slice.rows.start * n..slice.rows.end * n], &mut tokens)?;
-            let mask = hidden.mask.map(|mask| &mask[slice.rows.clone()]);
-            let documents = Matrix { data: &tokens, mask, ..hidden };
-            let part = Problem::new(problem.queries(), &slice.documents, &slice.pairing)?;
-            slice.store(&cpu::score(&part, queries, documents, options)?, &mut scores);
-        }
+        projector.score(queries, &slices, options, &mut scores)?;
         Ok(scores)
     }
 

@@ -12,7 +12,7 @@ use crate::tokens::layout::TokenLayout;
 
 /// Most bytes of tokens of a slice, if it is more than one document: few enough for the caches of a
 /// device.
-const SLICE_BYTES_MAX: usize = 16 << 20;
+const SLICE_BYTES_MAX: usize = 32 << 20;
 
 /// Consecutive documents, and the scores of them.
 pub(super) struct Slice {
@@ -35,13 +35,9 @@ enum SliceScores {
 }
 
 impl Slice {
-    /// Cuts a call whose documents, of tokens of `token_bytes` bytes, are in one matrix with
-    /// `mask`. Documents that meet no query are in no slice.
-    pub(super) fn all(
-        problem: &Problem<'_>,
-        mask: Option<&[u8]>,
-        token_bytes: usize,
-    ) -> Result<Vec<Slice>> {
+    /// Cuts a call whose documents have tokens of `token_bytes` bytes. Documents that meet no query
+    /// are in no slice.
+    pub(super) fn all(problem: &Problem<'_>, token_bytes: usize) -> Result<Vec<Slice>> {
         let documents = problem.documents();
         let rows_max = (SLICE_BYTES_MAX / token_bytes).max(1) as u32;
         let pieces = pieces(documents, rows_max);
@@ -74,11 +70,7 @@ impl Slice {
             if matches!(&scores, SliceScores::Listed(scores) if scores.is_empty()) {
                 continue;
             }
-            let (rows, documents) = documents.items(items)?;
-            let documents = match mask {
-                Some(mask) => documents.with_mask(&mask[rows.clone()])?,
-                None => documents,
-            };
+            let (rows, documents) = documents.masked_items(items)?;
             slices.push(Slice { rows, documents, pairing, scores });
         }
         Ok(slices)

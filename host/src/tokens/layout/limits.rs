@@ -1,5 +1,7 @@
 //! Limits of rows: those of tokens that are scored, and of hidden states that tokens are made of.
 
+use std::ops::Range;
+
 use super::TokenLayout;
 use crate::error::{Error, Result};
 
@@ -32,6 +34,16 @@ fn check_at_most(dim: usize, most: usize) -> Result<()> {
 }
 
 impl TokenLayout {
+    /// As [`TokenLayout::items`], with what is known of the mask of these rows.
+    pub(crate) fn masked_items(&self, items: Range<usize>) -> Result<(Range<usize>, TokenLayout)> {
+        let (rows, layout) = self.items(items.clone())?;
+        let has_tokens = self.has_tokens[items].to_vec();
+        let has_empty_items = self.unread_mask || has_tokens.iter().any(|&has| !has);
+        let TokenLayout { masked, unread_mask, .. } = *self;
+        let layout = TokenLayout { masked, unread_mask, has_tokens, has_empty_items, ..layout };
+        Ok((rows, layout))
+    }
+
     /// The layout of what a projection makes of these rows: the same items, of rows of `dim`.
     pub(crate) fn projected(&self, dim: usize) -> TokenLayout {
         TokenLayout { dim, ..self.clone() }

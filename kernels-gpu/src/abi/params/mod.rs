@@ -11,6 +11,7 @@ mod contiguous;
 mod document_splits;
 mod forward;
 pub mod loss;
+pub mod projection;
 pub mod quantize;
 pub mod rescore;
 mod residual;

@@ -238,6 +238,14 @@ macro_rules! auxiliary_kernels {
         Sm80  -    maxsim_chamfer_gradients 4;
     }
 
+    /// Makes tokens of hidden states. 128 registers.
+    PROJECTION(projection::ProjectionParams): Projection, projection::THREADS,
+        projection::SHARED_BYTES => {
+        Sm80  F16  maxsim_projection_f16 2;
+        Sm80  Bf16 maxsim_projection_bf16 2;
+        Sm80  F32  maxsim_projection_f32 2;
+    }
+
     /// Scores winners again, in full precision. 80 registers.
     RESCORE(rescore::RescoreParams): Rescore, rescore::THREADS, rescore::SHARED_BYTES => {
         Sm80  F16  maxsim_rescore_f16 3;

@@ -10,7 +10,8 @@ use core::marker::PhantomData;
 use crate::abi::arch::Arch;
 use crate::abi::element::ElementType;
 use crate::abi::params::{
-    self, backward, backward::residual, chamfer, chamfer_search, loss, rescore, search, top_k,
+    self, backward, backward::residual, chamfer, chamfer_search, loss, projection, rescore, search,
+    top_k,
 };
 use crate::abi::residual_chunk;
 pub(crate) use crate::table::auxiliary::lines::auxiliary_kernels;
@@ -41,6 +42,8 @@ pub enum Role {
     TopK,
     /// Chamfer distances and their gradients.
     Chamfer,
+    /// Tokens that are projections of hidden states.
+    Projection,
     /// Work that runs once, where tokens come to a device.
     Upload,
     /// Measurements of the device.
