@@ -288,7 +288,7 @@ pub struct RankArgs {
     pub normalize: bool,
 
     /// Multiply the similarity of every query token by its weight of this file before they are
-    /// added: .npy [n, len], or [rows] for packed embeddings, of f16 or f32, of any sign.
+    /// added: .npy [n, len], or one number a row for packed embeddings, f16 or f32, of any sign.
     #[arg(long, value_name = "FILE.npy")]
     pub weights: Option<PathBuf>,
 
