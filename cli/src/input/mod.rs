@@ -97,6 +97,12 @@ impl TokenFile {
         Ok(TokenFile { weights, is_mean, ..self })
     }
 
+    /// The largest magnitude of a token's weight, before means divide it, and at least 1.
+    pub(crate) fn largest_weight(&self) -> f64 {
+        let weights = self.weights.iter().flatten();
+        weights.fold(1.0, |most: f64, &weight| most.max(f64::from(weight.abs())))
+    }
+
     /// The tokens of items with their weights.
     fn weighted<'a, F: TokenType>(
         &'a self,

@@ -102,6 +102,7 @@ pub(super) fn may_overflow(request: &Request<'_>, found: &Found) -> Result<bool>
     let of_codes = |x: f32| if x < 1.0 { 1.0 } else { f64::from(x) };
     let [of_queries, of_documents] = [largest_of(request.queries)?, found.largest()].map(of_codes);
     let most = queries.dim() as f64 * of_queries * of_documents * queries.max_len() as f64;
+    let most = most * request.queries.largest_weight();
     // Padding may be anything, so that this may be too careful.
     Ok(most.is_nan() || most >= f64::from(f32::MAX) / 2.0)
 }

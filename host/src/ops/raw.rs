@@ -177,7 +177,8 @@ impl DeviceGradients {
     /// the gradients may not overlap.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`].
+    /// [`Error::Unsupported`] for a work of the CPU, [`Error::ForeignPointer`], and
+    /// [`Error::Shape`] for an address of weights' gradients where there are none.
     pub unsafe fn from_raw_parts(
         work: &PreparedBackward,
         queries: u64,
@@ -218,6 +219,13 @@ impl DeviceGradients {
         trust: Trust,
     ) -> Result<DeviceGradients> {
         let device = work.device.cuda_device("memory of a CUDA device")?;
+        if weights.is_some() && !work.has_weights_gradient() {
+            return Err(Error::Shape {
+                argument: "weights",
+                expected: "None: queries have no weights, or their gradient is not wanted".into(),
+                found: "an address".into(),
+            });
+        }
         let matrices = work.matrices(sides, weights);
         // SAFETY: the caller's promise.
         let gradients = unsafe { CudaGradients::from_raw_parts(device, matrices, trust)? };

@@ -75,7 +75,7 @@ pub(crate) fn choose(
     if n_entries < 1.0 || row.schedule.is_contiguous() || row.schedule.is_stream_k() {
         return None;
     }
-    if problem.documents().is_unread() || row.decodes_once() {
+    if problem.documents().is_unread() || row.decodes_once() || multiplies_scales(row, problem) {
         return None;
     }
     if let Some(most) = options.document_splits {
@@ -100,6 +100,12 @@ pub(crate) fn choose(
     let whole = clocks(n_entries, longest);
     let split = clocks(n_entries * splits.n as f64, splits.len) + SPLIT_CLOCKS;
     (split < whole).then_some(Split { splits, clocks: Some(split) })
+}
+
+/// Whether a kernel multiplies the scales of query rows by their weights first, which is rounded:
+/// maxima of splits are scaled before they meet, and would have other bits.
+pub(crate) fn multiplies_scales(row: &Variant, problem: &Problem<'_>) -> bool {
+    problem.queries().is_weighted() && !row.stores_weighted_tokens()
 }
 
 /// Tokens of the longest document that is scored: of candidates, the corpus may have longer ones.
@@ -158,7 +164,16 @@ mod tests {
 
     /// The splits of `n` documents of `len` tokens against one query, with the row of that name.
     fn chosen(row: &str, query_len: usize, n: usize, len: usize, most: Option<usize>) -> usize {
-        let queries = TokenLayout::padded(1, query_len, 128).unwrap();
+        of_query(row, TokenLayout::padded(1, query_len, 128).unwrap(), n, len, most)
+    }
+
+    fn of_query(
+        row: &str,
+        queries: TokenLayout,
+        n: usize,
+        len: usize,
+        most: Option<usize>,
+    ) -> usize {
         let documents = TokenLayout::padded(n, len, 128).unwrap();
         let cross = Pairing::cross();
         let problem = Problem::new(&queries, &documents, &cross).unwrap();
@@ -166,6 +181,21 @@ mod tests {
         let options = ScoreOptions { document_splits: most, ..ScoreOptions::default() };
         let n_entries = n_tile_entries(row, &problem);
         choose(row, &problem, n_entries, &H200, &options).map_or(1, |split| split.splits.n)
+    }
+
+    /// Scales times weights are rounded before whole documents' maxima, and behind those of splits.
+    #[test]
+    fn codes_of_weighted_tokens_are_not_split_where_scales_take_the_weights() {
+        let split = |row: &str, is_weighted: bool, most| {
+            let queries = TokenLayout::padded(1, 256, 128).unwrap();
+            let queries = if is_weighted { queries.with_unread_weights() } else { queries };
+            of_query(row, queries, 8, 8192, most)
+        };
+        for most in [None, Some(8)] {
+            assert!(split("maxsim_forward_sm90_i8_d128_q256", false, most) > 1);
+            assert_eq!(split("maxsim_forward_sm90_i8_d128_q256", true, most), 1);
+            assert!(split("maxsim_forward_sm90_f16_d128_q256", true, most) > 1);
+        }
     }
 
     #[test]

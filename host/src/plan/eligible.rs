@@ -6,6 +6,7 @@ use maxsim_kernels::table::forward::Variant;
 
 use super::Operand;
 use super::cost::{centroid_score_bytes, n_tiles, shares};
+use super::document_splits::multiplies_scales;
 use super::limits::{Access, DeviceLimits};
 use super::pieces::rows_max;
 use crate::problem::Problem;
@@ -67,6 +68,9 @@ pub(super) fn eligible(
     }
     if options.token_scores && problem.queries().is_weighted() && !row.stores_weighted_tokens() {
         return Err("stores no token scores of query tokens with weights".into());
+    }
+    if options.document_splits.is_some_and(|n| n > 1) && multiplies_scales(row, problem) {
+        return Err("takes no document splits of query tokens with weights".into());
     }
     if row.schedule.is_stream_k() {
         takes_stream_k(row, problem, limits, options)?;

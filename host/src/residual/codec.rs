@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::runtime::alloc::copy_of;
 use crate::tokens::dispatch::{for_each_element, with_element};
 use crate::tokens::element::{Element, ElementType};
-use crate::tokens::layout::{TokenLayout, check_count, check_len};
+use crate::tokens::layout::limits::check_dim;
+use crate::tokens::layout::{check_count, check_len};
 use crate::tokens::scaled_rows::LARGEST;
 
 macro_rules! centroids {
@@ -140,8 +141,7 @@ impl<'a> ResidualCodec<'a> {
         normalize: bool,
     ) -> Result<Self> {
         check_nbits(nbits)?;
-        // Checks dim as every token matrix's is.
-        let _ = TokenLayout::padded(0, 0, dim)?;
+        check_dim(dim)?;
         let n = centroids.len();
         if n == 0 || !n.is_multiple_of(dim) {
             return Err(Error::Shape {

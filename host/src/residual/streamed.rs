@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::runtime::alloc::{fill, filled};
 use crate::runtime::pool::Parallel;
 use crate::tokens::layout::{TokenLayout, check_len};
-use crate::tokens::streamed::check_mask;
+use crate::tokens::streamed::check_beside;
 use crate::tokens::streamed::staged::Staged;
 use crate::tokens::streamed::subset::Subset;
 
@@ -332,7 +332,7 @@ impl<'a> StreamedResiduals<'a> {
                 found: format!("tokens of {}", layout.dim()),
             });
         }
-        check_mask(layout, mask)?;
+        check_beside(layout, mask)?;
         let arrangement = Arrangement::new(codec.dim(), codec.nbits(), source.order())?;
         let arranged = source.as_arranged();
         if let Some(arranged) = arranged {

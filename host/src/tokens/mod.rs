@@ -211,8 +211,9 @@ impl<'a, F: Format> Tokens<'a, F> {
     /// token is masked. Weights stay with the tokens: where they are uploaded,
     /// [compressed](Tokens::quantize) or [borrowed in part](Tokens::items).
     ///
-    /// Weights are for the CPU engine so far. What would not count them refuses them: calls on CUDA
-    /// devices, documents with weights, searches that compare by bounds.
+    /// What would not count them refuses them: documents with weights, searches that compare by
+    /// bounds, [`Device::rescore`](crate::Device::rescore), XTR, and
+    /// [`Device::project`](crate::Device::project) of hidden states on CUDA devices.
     ///
     /// ```
     /// use maxsim::{Device, Pairing, Tokens};

@@ -190,6 +190,7 @@ impl Place<'_> {
     /// # Safety
     /// All threads of the block; the slot must be free.
     #[inline(always)]
+    #[expect(unused_assignments, reason = "the last step is written like the others")]
     unsafe fn load<E: Projected>(&self, slot: u32, first: u32, slab: u32) {
         let params = self.params;
         let (chunk, row) = (self.thread % CHUNKS, self.thread / CHUNKS);

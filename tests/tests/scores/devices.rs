@@ -93,10 +93,14 @@ fn large_shares_have_the_bits_of_the_whole() {
             let whole = device.top_k(&queries, &documents, &cross, &score, 100).map_err(text)?;
             for devices in groups(device) {
                 let shards = devices.upload(&documents).map_err(text)?;
+                // A query alone comes between, whose kernel is another.
+                let alone = queries.items(0..1).map_err(text)?;
                 for n in [4, 1, 4] {
-                    let some = queries.items(0..n).map_err(text)?;
-                    let found = devices.top_k(&some, &shards, &score, 100).map_err(text)?;
-                    check(&whole[..n], &found).map_err(|why| format!("{devices:?}: {why}"))?;
+                    let some = if n == 1 { &alone } else { &queries };
+                    let found = devices.top_k(some, &shards, &score, 100).map_err(text)?;
+                    if n == 4 {
+                        check(&whole, &found).map_err(|why| format!("{devices:?}: {why}"))?;
+                    }
                 }
             }
             suite.count(&device.to_string());

@@ -95,6 +95,15 @@ fn that_are_wrong_are_refused() {
         let expected = format!("the weight of token 1 of query 0 is {name}");
         assert!(found.contains("w.npy") && found.contains(&expected), "{found}");
     }
+    // Sums that are beyond f32.
+    let found = error(&f32_bytes(&[3e38, 3e38]), "<f4", &[2]);
+    assert!(found.contains("--allow-infinite"), "{found}");
+    // As many numbers as two packed queries of one and three tokens have, but not theirs.
+    folder.written("two.safetensors", packed(&[1.0; 16], 4, &[0, 1, 4]));
+    let square = folder.written("w.npy", npy(1, "<f4", &[2, 2], &f32_bytes(&[1.0; 4])));
+    let documents = folder.path("packed.safetensors");
+    let found = rank(&folder.path("two.safetensors"), &documents, &["--weights", &square]).error();
+    assert!(found.contains("shape [2, 2]"), "{found}");
     let found = error(&i64_bytes(&[1, 1]), "<i8", &[2]);
     assert!(found.contains("w.npy") && found.contains("expected F16, BF16 or F32"), "{found}");
     let found = folder.rank("packed.safetensors", &["--weights", "none.npy"]).error();

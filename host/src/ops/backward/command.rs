@@ -122,18 +122,17 @@ impl PreparedBackward {
         if (element, rows, dim) != (self.gradient, expected, self.provenance.queries.dim()) {
             return Err(Error::Shape {
                 argument: "gradients",
-                expected: format!(
-                    "{} gradients of {} and {} rows of {}",
-                    self.gradient,
-                    expected[0],
-                    expected[1],
-                    self.provenance.queries.dim()
-                ),
-                found: format!("{element} gradients of {} and {} rows of {dim}", rows[0], rows[1]),
+                expected: said(self.gradient, expected, self.provenance.queries.dim()),
+                found: said(element, rows, dim),
             });
         }
         Ok(())
     }
+}
+
+/// What gradients are, for an error.
+fn said(element: ElementType, [queries, documents, weights]: [usize; 3], dim: usize) -> String {
+    format!("{element} gradients of {queries} and {documents} rows of {dim} and {weights} weights")
 }
 
 /// A call of the CPU engine with everything that it uses.

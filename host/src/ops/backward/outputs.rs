@@ -205,7 +205,9 @@ impl DeviceGradients {
         match &self.inner {
             On::Cpu(gradients) => Ok(Arc::unwrap_or_clone(gradients.get())),
             On::Cuda(gradients) => {
-                let mut read = Gradients::of_rows(self.rows, self.dim)?;
+                // Without room for the weights' gradient there is none to be read.
+                let rows = gradients.parts().map(|part| part.rows);
+                let mut read = Gradients::of_rows(rows, self.dim)?;
                 gradients.read(read.parts())?;
                 Ok(read)
             }

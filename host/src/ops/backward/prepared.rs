@@ -323,6 +323,11 @@ impl PreparedBackward {
         rows_of([queries, documents], self.sides)
     }
 
+    /// Whether calls find the gradient of the queries' weights.
+    pub(crate) fn has_weights_gradient(&self) -> bool {
+        self.sides[0] && self.provenance.queries.is_weighted()
+    }
+
     /// The gradients of queries, documents and weights at these addresses; without the last, if it
     /// has none.
     pub(crate) fn matrices(&self, sides: [u64; 2], weights: Option<u64>) -> [GradientMatrix; 3] {

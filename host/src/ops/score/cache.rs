@@ -145,7 +145,9 @@ impl Call<'_> {
                 layout.dim() as u64,
                 pitch_bytes,
                 (u64::from(n_centroids) << 1) | u64::from(is_aligned),
-                (format << 1) | u64::from(layout.is_masked()),
+                (format << 2)
+                    | (u64::from(layout.is_weighted()) << 1)
+                    | u64::from(layout.is_masked()),
             ]);
         }
         XxHash3_64::oneshot(bytemuck::cast_slice(&words))

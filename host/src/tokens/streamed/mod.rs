@@ -171,7 +171,7 @@ impl<'a, F: Format> Streamed<'a, F> {
     pub(crate) fn new(source: &'a dyn Source<F>) -> Result<Streamed<'a, F>> {
         let (layout, mask, scales) = (source.layout(), source.mask(), source.scales());
         layout.check_read("documents")?;
-        check_mask(layout, mask)?;
+        check_beside(layout, mask)?;
         let are_codes = TokenFormat::QUANTIZED.contains(&F::FORMAT);
         match &scales {
             Some(scales) if are_codes => scales.check(F::FORMAT, layout.rows())?,
@@ -291,8 +291,10 @@ pub(crate) fn items_of(
     }
 }
 
-/// Refuses a mask of another length, and one that is missing.
-pub(crate) fn check_mask(layout: &TokenLayout, mask: Option<&[u8]>) -> Result<()> {
+/// Refuses a mask of another length, and one that is missing; and weights, which documents have
+/// none of: parts of the rows would be without them.
+pub(crate) fn check_beside(layout: &TokenLayout, mask: Option<&[u8]>) -> Result<()> {
+    layout.check_unweighted("of documents", "weights are those of query tokens")?;
     match mask {
         Some(mask) => check_len("mask", layout.rows(), "one byte per row", mask.len()),
         None if layout.is_masked() => Err(Error::Shape {

@@ -88,6 +88,8 @@ fn are_refused_where_they_would_not_count() {
     let device = Device::cpu();
     let cross = Pairing::cross();
     refused(device.score(&queries, &queries, &cross), "weights of documents");
+    let passing = device.search_stream(&documents, &queries, 1, &StreamOptions::default());
+    refused(passing.map(|_| ()), "weights of documents");
     let codes = queries.quantize::<Int8>(ScaleType::F32).expect("codes");
     let compared = "weights of tokens that a search compares by bounds";
     refused(SearchTokens::measured(&queries, &codes).map(|_| ()), compared);
