@@ -32,7 +32,7 @@ const RUN_TOKENS: usize = 4096;
 /// largest similarity to a token of its pool, −∞ where there are fewer than `k` (NaN is none of
 /// them) and of masked tokens.
 ///
-/// Takes at most 8 · `k` bytes for each of 256 query tokens a thread, whatever the sizes.
+/// Takes about 16 · `k` bytes at most for each of 256 query tokens a thread, whatever the sizes.
 pub(crate) fn thresholds<Q: Format, D: Format>(
     problem: &Problem<'_>,
     queries: Matrix<'_, Q>,

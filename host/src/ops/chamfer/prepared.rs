@@ -105,8 +105,8 @@ impl PreparedChamfer {
 
     /// Bytes of workspace that a stream needs for [`Queue::chamfer_into`]; a stream that has none
     /// of the caller's ([`Stream::set_workspace`](crate::stream::Stream::set_workspace)) allocates
-    /// them once. 0 but for large clouds on a CUDA device, whose points are sorted: 33 bytes a
-    /// point of the largest pair.
+    /// them once. 0 but for large clouds on a CUDA device, whose points are sorted: about 36
+    /// bytes a point of the largest pair.
     ///
     /// ```
     /// # use maxsim::{chamfer::ChamferOptions, Device, Tokens};

@@ -69,8 +69,8 @@ impl Device {
     ///
     /// `τ` is exact, and of the similarities that the maxima are of, bit by bit. The scores'
     /// similarities are computed twice and never stored: beside winners and maxima, 8 bytes an
-    /// entry, there are 8 · `k` bytes for each of 256 query tokens a thread. Scores have the same
-    /// bits for every number of threads.
+    /// entry, there are about 16 · `k` bytes at most for each of 256 query tokens a thread. Scores
+    /// have the same bits for every number of threads.
     ///
     /// ```
     /// use maxsim::training::BackwardOptions;
