@@ -230,13 +230,14 @@ impl<F: Format> AsRef<TokenLayout> for DeviceTokens<F> {
 
 impl<T: Element> DeviceTokens<T> {
     /// Checks that f32 can hold what [`ScoreOptions::normalize`](crate::ScoreOptions::normalize)
-    /// multiplies: that no valid row is more than 2⁶² long, or that the rows are the handle's own.
+    /// multiplies: that no valid row is more than 2⁶² long, or that the rows were uploaded.
     ///
     /// Rows of any length have their direction where a handle was made by
     /// [`Device::upload`](crate::Device::upload), which keeps rows that are too long a second time,
-    /// times a power of two. A handle of foreign memory (`DeviceTokens::from_raw_parts`) reads the
-    /// rows as they are: a dot product of two rows that are together more than 2¹²⁷ long is
-    /// infinite then, as IEEE has it. Waits for the device.
+    /// times a power of two. On a GPU a handle of foreign memory (`DeviceTokens::from_raw_parts`),
+    /// or one made by [`Device::project`](crate::Device::project), reads the rows as they are: a
+    /// dot product of two rows that are together more than 2¹²⁷ long is infinite then, as IEEE has
+    /// it. Waits for the device.
     ///
     /// # Errors
     /// [`Error::Shape`] that names the first such row.

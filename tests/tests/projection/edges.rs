@@ -1,6 +1,7 @@
 //! What is refused, what does not depend on threads, and what the smallest cases give.
 
 use maxsim::projection::Projection;
+use maxsim::training::TrainingScores;
 use maxsim::{Device, Error, Pairing, ScoreOptions, Tokens};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -92,6 +93,53 @@ fn what_is_masked_or_empty_does_not_show() {
     assert_eq!(of_hidden[4..6], [1.0, 2.0]);
     assert!(found.documents.weight.iter().all(|x| x.is_finite()));
     assert!(found.documents.bias.is_empty());
+}
+
+/// Scores of kept tokens have gradients, but not where they have no winners or normalise.
+#[test]
+fn scores_of_other_calls_are_refused() {
+    let device = Device::cpu();
+    let numbers = [1.0f32; 12];
+    let weight = Tokens::padded(&numbers[..6], 1, 2, 3).unwrap();
+    let projection = Projection::new(&weight).unwrap();
+    let queries = Tokens::padded(&numbers[..4], 1, 2, 2).unwrap();
+    let hidden = Tokens::padded(&numbers, 2, 2, 3).unwrap();
+    let tokens = device.project(&hidden, &projection).unwrap();
+    let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+    let backward = |scores: maxsim::Result<TrainingScores>| {
+        let scores = scores.unwrap();
+        let with_grad = scores.with_grad(&[1.0; 2]);
+        device.backward_projected(&queries, &hidden, &projection, with_grad)
+    };
+    assert!(backward(device.score_for_training(&queries, &tokens, &cross)).is_ok());
+    let without = device.score_for_recompute(&queries, &tokens, &cross, &options);
+    assert_eq!(argument(backward(without)), "scores");
+    let normalized = options.normalize(true);
+    let scores = device.score_for_training_with(&queries, &tokens, &cross, &normalized);
+    assert!(matches!(backward(scores), Err(Error::Unsupported { .. })));
+}
+
+/// Masked rows and rows of no item get no gradient and give none, whatever is said of them.
+#[test]
+fn gradients_of_what_is_no_token_are_left_out() {
+    let device = Device::cpu();
+    let weight = Tokens::padded(&[1.0f32, 0.0, 0.0, 2.0], 1, 2, 2).unwrap();
+    let bias = Tokens::padded(&[0.0f32, 1.0], 1, 1, 2).unwrap();
+    let projection = Projection::new(&weight).unwrap().bias(&bias).unwrap();
+    let nan = f32::NAN;
+    // A token; a masked row; a row of no item.
+    let hidden = [3.0f32, 1.0, nan, nan, nan, nan];
+    let hidden = Tokens::packed(&hidden, 2, &[0, 2]).unwrap();
+    let hidden = hidden.with_mask(&[1, 0, 1]).unwrap();
+    let grad = [1.0f32, 0.5, 1.0, nan, 1.0, 1.0];
+    let found = device.project_backward(&hidden, &projection, &grad).unwrap();
+    assert_eq!(found.hidden, [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(found.weight, [3.0, 1.0, 1.5, 0.5]);
+    assert_eq!(found.bias, [1.0, 0.5]);
+    let projection = projection.normalize(true);
+    let found = device.project_backward(&hidden, &projection, &grad).unwrap();
+    assert_eq!(found.hidden[2..], [0.0; 4]);
+    assert!(found.weight.iter().chain(&found.bias).all(|x| x.is_finite()));
 }
 
 #[test]

@@ -327,14 +327,15 @@ impl CudaTokens {
         self.set_scales(RowScales { address, _owned: None, f16_begin: None, source });
     }
 
-    /// Checks that the valid rows of foreign memory are short enough for products in f32, as
-    /// [`crate::tokens::scaled_rows`] makes those that are uploaded. Waits for the device.
+    /// Checks that the valid rows of foreign memory, or of projected tokens, are short enough for
+    /// products in f32, as [`crate::tokens::scaled_rows`] makes those that are uploaded. Waits for
+    /// the device.
     pub(crate) fn check_normalizable(
         &self,
         device: &Arc<CudaDevice>,
         layout: &TokenLayout,
     ) -> Result<()> {
-        if self.is_owned() {
+        if self.is_scaled() {
             return Ok(());
         }
         let Some(element) = self.element() else { return Ok(()) };

@@ -13,11 +13,13 @@ use maxsim_kernels::table::forward::Variant;
 use super::residual::CudaResiduals;
 use super::row_scales::RowScales;
 use crate::cuda::driver::context::CudaDevice;
-use crate::cuda::driver::memory::Buffer;
+use crate::cuda::driver::memory::{Buffer, download};
 use crate::cuda::driver::staging::{send_rows, upload_lists};
 use crate::cuda::driver::tensor_map::{Maps, Rounding, can_map};
+use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
 use crate::plan::limits::Access;
+use crate::runtime::alloc::filled;
 use crate::runtime::arrival::Arrival;
 use crate::tokens::Tokens;
 use crate::tokens::element::ElementType;
@@ -47,6 +49,8 @@ pub(crate) struct CudaTokens {
     tf32_maps: Option<Box<Maps>>,
     /// The memory at the addresses, where the handle owns it.
     owned: Vec<Buffer>,
+    /// Whether the rows were projected: no copy is scaled then, however long they are.
+    is_projected: bool,
     /// The codes and tables that rows are decoded from, of residual-compressed tokens.
     pub(in crate::cuda) residuals: Option<CudaResiduals>,
     /// The scales of codes; or r of every row, from the first call on that normalises rows.
@@ -157,9 +161,23 @@ impl CudaTokens {
         CudaTokens { _source: Some(source.clone()), ..self }
     }
 
-    /// Tokens whose rows are in a buffer that is theirs from now on.
-    pub(in crate::cuda) fn owning(self, rows: Buffer) -> CudaTokens {
-        CudaTokens { owned: vec![rows], ..self }
+    /// Tokens whose projected rows are in a buffer that is theirs from now on, with a copy of the
+    /// mask: foreign memory may go or change. By way of the host, a byte of each row; waits for it.
+    pub(in crate::cuda) fn owning(
+        self,
+        device: &Arc<CudaDevice>,
+        rows: Buffer,
+    ) -> Result<CudaTokens> {
+        let (mut owned, mut mask) = (vec![rows], 0);
+        if self.is_masked() {
+            let mut bytes = filled(self.n_rows as u64, 0u8)?;
+            // SAFETY: there is a byte for each row, in memory that the source keeps.
+            unsafe { download(&device.enter()?, self.mask, &mut bytes)? };
+            let copy = upload(device, &bytes)?;
+            mask = copy.address();
+            owned.push(copy);
+        }
+        Ok(CudaTokens { owned, mask, is_projected: true, _source: None, ..self })
     }
 
     /// Tokens at an address, with a mask of one byte per row at another (0 = none).
@@ -203,6 +221,7 @@ impl CudaTokens {
             maps,
             tf32_maps,
             owned,
+            is_projected: false,
             residuals: None,
             row_scales: Mutex::new(None),
             scaled: None,
@@ -249,6 +268,12 @@ impl CudaTokens {
     /// boundary.
     pub(in crate::cuda) fn is_owned(&self) -> bool {
         !self.owned.is_empty()
+    }
+
+    /// Whether rows that are too long for f32 to square have a scaled copy, as those that are
+    /// uploaded do.
+    pub(super) fn is_scaled(&self) -> bool {
+        self.is_owned() && !self.is_projected
     }
 
     /// The type of the elements; `None` where rows are codes.

@@ -20,7 +20,7 @@ use crate::problem::outputs::OutputShape;
 use crate::problem::scores::Scores;
 
 impl CudaTokens {
-    /// Tokens of some of these rows, whose mask they share. Waits for them.
+    /// Tokens of some of these rows, with a copy of their mask. Waits for them.
     pub(crate) fn project(
         self: &Arc<CudaTokens>,
         device: &Arc<CudaDevice>,
@@ -34,7 +34,7 @@ impl CudaTokens {
             let ended = stream.synchronize();
             view.and_then(|view| ended.map(|()| view))
         })?;
-        Ok(view.owning(tokens))
+        view.owning(device, tokens)
     }
 
     /// Enqueues the kernel that projects some of these rows to an address, and views their tokens

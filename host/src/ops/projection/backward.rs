@@ -81,8 +81,10 @@ impl Device {
     ///
     /// # Errors
     /// Those of [`Device::score_projected`]; [`Error::Shape`] where the items of queries or
-    /// documents are not those of `scores`, or there is another number of gradients than of scores;
-    /// [`Error::Unsupported`] on a CUDA device so far: use [`Device::cpu`].
+    /// documents are not those of `scores`, these have no winners, or there is another number of
+    /// gradients than of scores; [`Error::Unsupported`] for scores of normalised rows
+    /// ([`Projection::normalize`] is what normalises tokens here), and on a CUDA device so far: use
+    /// [`Device::cpu`].
     pub fn backward_projected<'a, T: Element>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
@@ -97,6 +99,7 @@ impl Device {
         self.check_gradients()?;
         let documents = hidden.layout().projected(projection.dim());
         let problem = scores.problem(queries.layout(), &documents)?;
+        check_scores(scores)?;
         let n_scores = problem.shape().n_scores();
         check_len("grad_scores", n_scores, "one per score", grad_scores.len())?;
         let weights = projection.host_weights()?;
@@ -137,7 +140,8 @@ impl Device {
     /// respect to the tokens that [`Device::project`] makes: `[rows, dim]`, row-major, as
     /// [`Device::backward`] gives them for queries, say.
     ///
-    /// Rows whose gradient is 0 throughout get exactly 0 and give none, whatever they hold.
+    /// Masked rows, rows of no item, and rows whose gradient is 0 throughout get exactly 0 and give
+    /// none, whatever they hold.
     ///
     /// ```
     /// use maxsim::projection::{Projection, ProjectionGradients};
@@ -171,9 +175,17 @@ impl Device {
         check_len("grad_tokens", expected, "rows of dim", grad_tokens.len())?;
         let weights = projection.host_weights()?;
         let mut sums = ProjectionSums::new(&weights)?;
+        let is_used = hidden.layout().used_rows()?;
         let hidden = hidden.host_matrix()?;
+        let mut of_tokens = copy_of(grad_tokens)?;
+        let rows = of_tokens.chunks_exact_mut(projection.dim()).zip(is_used);
+        for (row, (of_token, is_used)) in rows.enumerate() {
+            if !is_used || hidden.mask.is_some_and(|mask| mask[row] == 0) {
+                of_token.fill(0.0);
+            }
+        }
         let mut of_hidden = filled(hidden.data.len() as u64, 0.0)?;
-        sums.add(hidden.data, &mut copy_of(grad_tokens)?, &mut of_hidden)?;
+        sums.add(hidden.data, &mut of_tokens, &mut of_hidden)?;
         let (weight, bias) = sums.into_gradients()?;
         Ok(ProjectionGradients { hidden: of_hidden, weight, bias })
     }
@@ -189,5 +201,25 @@ impl Device {
                     .into(),
             }),
         }
+    }
+}
+
+/// Refuses scores whose gradients go another way than through the winners of projected tokens.
+fn check_scores(scores: &TrainingScores) -> Result<()> {
+    if scores.scores().winners().is_none() {
+        return Err(Error::Shape {
+            argument: "scores",
+            expected: "scores of Device::score_projected_for_training".into(),
+            found: "scores without winners".into(),
+        });
+    }
+    match scores.options.normalize {
+        false => Ok(()),
+        true => Err(Error::Unsupported {
+            what: "gradients of projected documents from scores of normalised rows".into(),
+            why: "normalise by Projection::normalize, and score by \
+                  Device::score_projected_for_training"
+                .into(),
+        }),
     }
 }

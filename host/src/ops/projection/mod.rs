@@ -139,15 +139,17 @@ fn check_matrix(argument: &'static str, layout: &TokenLayout, items: &[[u32; 2]]
 
 impl Device {
     /// Projects hidden states and keeps the tokens: of queries, say, or of documents that are
-    /// scored more than once. Items, mask and weights stay.
+    /// scored more than once. Items, mask and, on the CPU, weights stay; the tokens have copies of
+    /// them.
     ///
     /// A masked row's token is computed too, and counts as little as the row did.
     ///
     /// # Errors
     /// [`Error::Shape`] where rows are not as long as those of the weight;
     /// and, on a CUDA device, where rows of hidden states or of the weight are not on 16-byte
-    /// boundaries, as views of foreign memory may be; [`Error::WrongDevice`];
-    /// [`Error::HostMemory`], [`Error::DeviceMemory`].
+    /// boundaries, as views of foreign memory may be; [`Error::Unsupported`] for hidden states with
+    /// weights on a CUDA device; [`Error::WrongDevice`]; [`Error::HostMemory`],
+    /// [`Error::DeviceMemory`].
     pub fn project<'a, T: Element>(
         &self,
         hidden: impl Into<TokensRef<'a, T>>,

@@ -10,7 +10,7 @@ use crate::cpu::tokens::{HostTokens, Matrix};
 use crate::cuda::{CudaTokens, ProjectionCall, SliceCall};
 use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, TokensRef};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::limits::Access;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
@@ -85,10 +85,12 @@ impl<'a, T: Element> Projector<'a, T> {
         Ok(DeviceTokens::new(self.device.clone(), layout, storage))
     }
 
-    /// Scores the slices of a problem, and stores what is found.
+    /// Scores the slices of a problem, and stores what is found. On a GPU they have the kernel of
+    /// the whole problem, where that can run them, so that equal documents have equal scores.
     pub(super) fn score(
         &self,
         queries: TokensRef<'_, T>,
+        problem: &Problem<'_>,
         slices: &[Slice],
         options: &ScoreOptions,
         scores: &mut Scores,
@@ -101,14 +103,23 @@ impl<'a, T: Element> Projector<'a, T> {
             }
             return Ok(());
         };
-        let formats = [T::FORMAT; 2];
+        let access = [queries.access(), Access::uploaded(problem.dim(), T::FORMAT)];
+        let plan = |problem: &Problem<'_>, options: &ScoreOptions| {
+            self.device.plan_formats(problem, [T::FORMAT; 2], access, options)
+        };
+        let named = match options.consistent {
+            // Each slice has a kernel that agrees with the one that finds its winners.
+            true => options.clone(),
+            false => options.clone().kernel(plan(problem, options)?.name()),
+        };
         let mut calls = Vec::with_capacity(slices.len());
         for slice in slices {
             let problem = Problem::new(queries.layout(), &slice.documents, &slice.pairing)?;
-            let access = Access::uploaded(slice.documents.dim(), T::FORMAT);
-            let access = [queries.access(), access];
-            let plan = self.device.plan_formats(&problem, formats, access, options)?;
-            let chosen = plan.chosen().ok_or_else(|| self.device.wrong_queue())?;
+            let planned = match plan(&problem, &named) {
+                Err(Error::Unsupported { .. }) => plan(&problem, options),
+                planned => planned,
+            };
+            let chosen = planned?.chosen().ok_or_else(|| self.device.wrong_queue())?;
             let projection = self.call(on, slice.rows.clone(), &slice.documents);
             calls.push(SliceCall { projection, problem, chosen });
         }

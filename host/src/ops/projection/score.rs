@@ -19,11 +19,16 @@ impl Device {
     /// Scores queries against documents that are given as hidden states: MaxSim of the tokens
     /// that [`Device::project`] makes of them, which are never there all at once.
     ///
-    /// Each document is projected once, for all queries, with those beside it, up to 32 MB of
-    /// tokens, or one document that is longer. Documents that no query meets are not projected.
+    /// Each document is projected once, for all queries, in a slice with those beside it: up to
+    /// 32 MB of elements of tokens (on a GPU, where tokens are padded to 16 bytes, they may take
+    /// more), or one document that is longer. Slices without a document that a query meets are not
+    /// projected; of others all documents are.
+    ///
     /// Scores, winners and token scores are as of [`Device::score_with`] with the projected
-    /// tokens: on the CPU to the bit. Queries are tokens: of hidden states of queries
-    /// [`Device::project`] makes them.
+    /// tokens: on the CPU to the bit. A GPU scores all slices by one kernel, chosen for the call,
+    /// so that equal documents have equal scores; but a slice that this kernel cannot run has one
+    /// of its own, and so has each slice with [`ScoreOptions::consistent`]. Queries are tokens: of
+    /// hidden states of queries [`Device::project`] makes them.
     ///
     /// ```
     /// use maxsim::projection::Projection;
@@ -63,7 +68,7 @@ impl Device {
         let problem = Problem::new(queries.layout(), &documents, pairing)?;
         let slices = Slice::all(&problem, projection.dim() * size_of::<T>())?;
         let mut scores = Scores::new(&problem, options)?;
-        projector.score(queries, &slices, options, &mut scores)?;
+        projector.score(queries, &problem, &slices, options, &mut scores)?;
         Ok(scores)
     }
 

@@ -35,8 +35,8 @@ enum SliceScores {
 }
 
 impl Slice {
-    /// Cuts a call whose documents have tokens of `token_bytes` bytes. Documents that meet no query
-    /// are in no slice.
+    /// Cuts a call whose documents have tokens of `token_bytes` bytes. Documents that a list does
+    /// not name are in a slice only where it names another one of the slice.
     pub(super) fn all(problem: &Problem<'_>, token_bytes: usize) -> Result<Vec<Slice>> {
         let documents = problem.documents();
         let rows_max = (SLICE_BYTES_MAX / token_bytes).max(1) as u32;
