@@ -101,6 +101,18 @@ impl CudaTokens {
         upload(device, bytemuck::cast_slice(&weights)).map(Some)
     }
 
+    /// A copy of the mask in memory of its own, where tokens have one: as that of weights, a byte of
+    /// each row.
+    pub(in crate::cuda) fn copied_mask(&self, device: &Arc<CudaDevice>) -> Result<Option<Buffer>> {
+        if !self.is_masked() {
+            return Ok(None);
+        }
+        let mut mask = filled(self.n_rows() as u64, 0u8)?;
+        // SAFETY: there is a byte for each row.
+        unsafe { download(&device.enter()?, self.matrix().mask, &mut mask)? };
+        upload(device, &mask).map(Some)
+    }
+
     /// Enqueues the kernel that compresses these tokens, of elements `T`, to codes of a format at
     /// an address, with scales at another. Masks do not matter to it.
     ///

@@ -13,13 +13,11 @@ use maxsim_kernels::table::forward::Variant;
 use super::residual::CudaResiduals;
 use super::row_scales::RowScales;
 use crate::cuda::driver::context::CudaDevice;
-use crate::cuda::driver::memory::{Buffer, download};
+use crate::cuda::driver::memory::Buffer;
 use crate::cuda::driver::staging::{send_rows, upload_lists};
 use crate::cuda::driver::tensor_map::{Maps, Rounding, can_map};
-use crate::cuda::driver::transfer::upload;
 use crate::error::Result;
 use crate::plan::limits::Access;
-use crate::runtime::alloc::filled;
 use crate::runtime::arrival::Arrival;
 use crate::tokens::Tokens;
 use crate::tokens::element::ElementType;
@@ -168,15 +166,9 @@ impl CudaTokens {
         device: &Arc<CudaDevice>,
         rows: Buffer,
     ) -> Result<CudaTokens> {
-        let (mut owned, mut mask) = (vec![rows], 0);
-        if self.is_masked() {
-            let mut bytes = filled(self.n_rows as u64, 0u8)?;
-            // SAFETY: there is a byte for each row, in memory that the source keeps.
-            unsafe { download(&device.enter()?, self.mask, &mut bytes)? };
-            let copy = upload(device, &bytes)?;
-            mask = copy.address();
-            owned.push(copy);
-        }
+        let copy = self.copied_mask(device)?;
+        let mask = copy.as_ref().map_or(0, Buffer::address);
+        let owned = copy.into_iter().chain([rows]).collect();
         Ok(CudaTokens { owned, mask, is_projected: true, _source: None, ..self })
     }
 
