@@ -183,6 +183,10 @@ impl Devices {
                 found: format!("{} devices", documents.devices.len()),
             });
         }
+        // Before a kernel is chosen, and kept, by the first device for its shard.
+        for (device, (_, tokens)) in self.0.iter().zip(&documents.shards) {
+            device.check_same("documents", tokens.device())?;
+        }
         let whole = self.kernel_of_all(queries, documents, options)?;
         let interrupt = Interrupt::current();
         let shards: Vec<_> = documents.shards.iter().collect();
