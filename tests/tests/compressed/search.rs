@@ -373,6 +373,50 @@ fn numbers_that_differ_are_errors() {
     assert!(bounds.iter().zip(&more).all(|(a, b)| a < b && *b < 1.01 * a), "{bounds:?} {more:?}");
 }
 
+/// Errors are measured row by row, and scores are of each side's own rows: codes of other rows are
+/// refused, though their items are as long. Else the second document would be found, and proven.
+#[test]
+fn codes_of_other_rows_are_refused() {
+    let rows = [1.0f32, 0.0, 0.0, 1.0, 0.5, 0.0, 0.5, 0.0];
+    let query = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2).expect("a query");
+    let query_codes = query.quantize::<Int8>(ScaleType::F32).expect("codes");
+    let query = SearchTokens::measured(&query, &query_codes).expect("bounds");
+    let options = SearchOptions::default().n_candidates(1);
+    let masked = |mask: [u8; 4]| {
+        let tokens = Tokens::padded(&rows, 2, 2, 2).expect("tokens");
+        tokens.with_mask(mask.to_vec()).expect("a mask")
+    };
+    let placed = |starts: [i64; 2]| Tokens::scattered(&rows, 2, &starts, &[2, 2]).expect("tokens");
+    let sides = [
+        [masked([1, 0, 1, 1]), masked([0, 1, 1, 1])],
+        [masked([1, 0, 1, 1]), masked([7, 0, 1, 1])],
+        [placed([0, 2]), placed([2, 0])],
+        [placed([2, 0]), placed([2, 0])],
+    ];
+    for (device, (i, [tokens, others])) in
+        devices().flat_map(|device| sides.iter().enumerate().map(move |of| (device.clone(), of)))
+    {
+        let codes = others.quantize::<Int8>(ScaleType::F32).expect("codes");
+        let handles = (device.upload(tokens), device.upload(&codes));
+        let handles = (handles.0.expect("a handle"), handles.1.expect("a handle"));
+        for documents in
+            [SearchTokens::measured(tokens, &codes), SearchTokens::measured(&handles.0, &handles.1)]
+        {
+            match documents {
+                Err(Error::Shape { argument: "codes", expected, .. }) if i % 2 == 0 => {
+                    assert!(expected.ends_with("in item 0"), "{expected}");
+                }
+                Ok(documents) if i % 2 == 1 => {
+                    let found = device.search(&query, &documents, 1, &options).expect("a ranking");
+                    let (id, best) = (u32::from(i == 3), &found[0].documents[0]);
+                    assert_eq!((best.id, best.certainty), (id, Certainty::Proven), "{device}");
+                }
+                other => panic!("{device}, {i}: {other:?}"),
+            }
+        }
+    }
+}
+
 /// Bounds of tokens without errors are those of rounding, by the formulas that the documentation
 /// states.
 #[test]

@@ -328,6 +328,15 @@ fn codes_of_other_documents_are_found_out() {
     let terms = ErrorTerms::new(&codes);
     let codes = codes.with_mask(holes).expect("codes");
     assert_eq!(said(SearchSource::known(&own, &codes, Some(&terms))), "terms");
+    // Items as long, whose tokens are other rows.
+    let pairs = |place: usize| {
+        let mask: Vec<u8> = (0..N).map(|row| u8::from(row % 2 != place)).collect();
+        let tokens = Tokens::padded(&rows, N / 2, 2, 1).expect("tokens");
+        tokens.with_mask(mask).expect("a mask")
+    };
+    let codes = pairs(1).quantize::<Int8>(ScaleType::F32).expect("codes");
+    assert_eq!(said(SearchSource::measured(&pairs(0), &codes)), "codes");
+    assert!(SearchSource::measured(&pairs(1), &codes).is_ok());
 }
 
 /// As many queries as there are, none among them, and documents without tokens.

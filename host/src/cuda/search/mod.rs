@@ -80,8 +80,9 @@ impl CudaSearch {
             candidates: device.kernel(SEARCH_CANDIDATES)?,
             reaching: device.kernel(SEARCH_REACHING)?,
             sizes,
-            rows: Buffer::zeroed(device, n_rows * ROW_BYTES)?,
-            items: Buffer::zeroed(device, (n_items + room) as u64 * 8)?,
+            // Kernels write what is read of both: nothing waits for zeros.
+            rows: Buffer::new(device, n_rows * ROW_BYTES)?,
+            items: Buffer::new(device, (n_items + room) as u64 * 8)?,
         })
     }
 

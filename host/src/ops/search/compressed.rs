@@ -52,8 +52,8 @@ impl<'a, T: Element, F: Quantized> SearchTokens<'a, T, F> {
     /// it. Keep the result: it serves any number of searches.
     ///
     /// # Errors
-    /// [`Error::Shape`] where items have other lengths, another dim or another mask.
-    /// [`Error::Unsupported`] where tokens have weights. [`Error::HostMemory`].
+    /// [`Error::Shape`] where items have other lengths, another dim or another mask, or lie in
+    /// other rows. [`Error::Unsupported`] where tokens have weights. [`Error::HostMemory`].
     pub fn measured(
         tokens: impl Into<TokensRef<'a, T>>,
         codes: impl Into<TokensRef<'a, F>>,
@@ -63,7 +63,9 @@ impl<'a, T: Element, F: Quantized> SearchTokens<'a, T, F> {
         check_unweighted(tokens.layout())?;
         let (mut own_tokens, mut own_codes) = (None, None);
         let host_codes = on_host(&codes, &mut own_codes)?;
-        let terms = ErrorTerms::measured(host_codes, on_host(&tokens, &mut own_tokens)?)?;
+        let host_tokens = on_host(&tokens, &mut own_tokens)?;
+        check_same_rows(0, host_tokens, host_codes)?;
+        let terms = ErrorTerms::measured(host_codes, host_tokens)?;
         let is_known = is_own(&tokens) && is_own(&codes);
         Ok(SearchTokens { tokens, codes, terms: Cow::Owned(terms), is_known })
     }
@@ -175,5 +177,31 @@ pub(crate) fn check_same_tokens(
             };
             refuse(of(tokens), of(codes))
         }
+    }
+}
+
+/// Refuses codes of as many items whose valid tokens are other rows than those of `tokens`: errors
+/// are measured row by row. `first` is the number of the first item.
+pub(crate) fn check_same_rows<T: Format, F: Format>(
+    first: usize,
+    tokens: &Tokens<'_, T>,
+    codes: &Tokens<'_, F>,
+) -> Result<()> {
+    let is_valid = |mask: Option<&[u8]>, row: usize| mask.is_none_or(|mask| mask[row] != 0);
+    let (masks, layout) = ([tokens.mask(), codes.mask()], tokens.layout());
+    let differs = |&i: &usize| {
+        let mut rows = layout.item_rows(i);
+        !rows.is_empty()
+            && (rows != codes.layout().item_rows(i)
+                || masks != [None, None]
+                    && rows.any(|row| is_valid(masks[0], row) != is_valid(masks[1], row)))
+    };
+    match (0..layout.n_items()).find(differs) {
+        None => Ok(()),
+        Some(i) => Err(Error::Shape {
+            argument: "codes",
+            expected: format!("the rows and the mask of the tokens in item {}", first + i),
+            found: "other rows, or another mask: compress these tokens".into(),
+        }),
     }
 }

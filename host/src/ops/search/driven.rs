@@ -28,6 +28,9 @@ use crate::tokens::element::Element;
 /// Documents beside the candidates for which there is room at first.
 const ROOM_MIN: usize = 1024;
 
+/// Most rooms that are kept: for searches at the same time, and of other numbers of candidates.
+const ROOMS_MAX: usize = 8;
+
 /// What devices have of the terms of documents: 12 bytes of each, copied by the first search that a
 /// device drives. Clones are the same.
 #[derive(Clone, Default)]
@@ -38,8 +41,8 @@ struct OnDevice {
     terms: Arc<CudaTerms>,
     /// The most documents that searches found beside candidates, or less the longer that is ago.
     most_found: usize,
-    /// Room of a search, while none uses it.
-    room: Option<CudaSearch>,
+    /// Rooms that no search uses, the last used at the end.
+    rooms: Vec<CudaSearch>,
 }
 
 impl There {
@@ -51,31 +54,36 @@ impl There {
         bounds: &PairBounds<'_>,
         n_candidates: usize,
     ) -> Result<Option<(Arc<CudaTerms>, CudaSearch)>> {
-        let known = {
-            let mut there = lock(&self.0);
-            let found = there.iter_mut().find(|there| there.is_on(device));
-            found.map(|there| (there.terms.clone(), there.most_found, there.room.take()))
+        let take = |there: &mut OnDevice| {
+            let sizes = [n_candidates, round_up(n_candidates), room_for(there.most_found)];
+            let kept = there.rooms.iter().rposition(|room| room.sizes() == sizes);
+            (there.terms.clone(), sizes, kept.map(|place| there.rooms.remove(place)))
         };
-        let (terms, most_found, kept) = match known {
+        let known = lock(&self.0).iter_mut().find(|there| there.is_on(device)).map(take);
+        let (terms, sizes, kept) = match known {
             Some(known) => known,
             None => {
                 let columns = bounds.linear(0).columns;
                 let columns = [&columns.l2, &columns.u2, &columns.magnitude];
                 let columns = columns.map(|column| column.as_flattened());
                 let terms = Arc::new(CudaTerms::new(cuda, bounds.n_documents(), columns)?);
-                let (device, terms_too) = (device.clone(), terms.clone());
-                let new = OnDevice { device, terms: terms_too, most_found: 0, room: None };
-                lock(&self.0).push(new);
-                (terms, 0, None)
+                let new =
+                    OnDevice { device: device.clone(), terms, most_found: 0, rooms: Vec::new() };
+                let mut all = lock(&self.0);
+                // Where another thread came first, its copy serves both.
+                let place = all.iter().position(|there| there.is_on(device));
+                let place = place.unwrap_or_else(|| {
+                    all.push(new);
+                    all.len() - 1
+                });
+                take(&mut all[place])
             }
         };
-        let room = room_for(most_found);
-        if room > ROOM_MAX as usize {
+        if sizes[2] > ROOM_MAX as usize {
             self.put(device, None, 0);
             return Ok(None);
         }
-        let sizes = [n_candidates, round_up(n_candidates), room];
-        let search = match kept.filter(|kept| kept.sizes() == sizes) {
+        let search = match kept {
             Some(kept) => kept,
             None => CudaSearch::new(cuda, sizes)?,
         };
@@ -84,12 +92,17 @@ impl There {
 
     /// Keeps the room of a search, and how many documents it found.
     fn put(&self, device: &Device, room: Option<CudaSearch>, n_found: usize) {
-        // What is replaced is dropped outside the lock.
-        let _surplus =
-            lock(&self.0).iter_mut().find(|there| there.is_on(device)).and_then(|there| {
-                there.most_found = n_found.max(there.most_found - there.most_found / 64);
-                std::mem::replace(&mut there.room, room)
-            });
+        let mut surplus = Vec::new();
+        if let Some(there) = lock(&self.0).iter_mut().find(|there| there.is_on(device)) {
+            there.most_found = n_found.max(there.most_found - there.most_found / 64);
+            there.rooms.extend(room);
+            let size = room_for(there.most_found);
+            surplus.extend(there.rooms.extract_if(.., |room| room.sizes()[2] != size));
+            let n_more = there.rooms.len().saturating_sub(ROOMS_MAX);
+            surplus.extend(there.rooms.drain(..n_more));
+        }
+        // Memory is given back outside the lock.
+        drop(surplus);
     }
 }
 
@@ -144,7 +157,10 @@ impl<T: Element> Search<'_, T> {
     /// Enqueues everything behind the scan, and reads what was found; `None` where the search is
     /// not for that.
     fn drive(&self) -> Result<Option<Found>> {
-        let Scanned::Device { device, work: scan, scores } = &self.scanned else { return Ok(None) };
+        let Scanned::Device { device, work: scan, documents: layout, scores } = &self.scanned
+        else {
+            return Ok(None);
+        };
         let (Some([queries, documents]), On::Cuda(cuda)) = (self.rescorer.handles(), &device.0)
         else {
             return Ok(None);
@@ -155,6 +171,7 @@ impl<T: Element> Search<'_, T> {
             && self.bounds.n_documents() <= DOCUMENTS_MAX as usize
             && n_candidates <= CANDIDATES_MAX as usize
             && !documents.layout().is_unread()
+            && layout.knows_empty_items()
             && Unseen::is_known_by(self.bounds.largest(0));
         if !is_driven {
             return Ok(None);
@@ -162,7 +179,7 @@ impl<T: Element> Search<'_, T> {
         let there = self.bounds.there();
         let taken = there.take((device, cuda), &self.bounds, n_candidates)?;
         let Some((terms, mut room)) = taken else { return Ok(None) };
-        let top_k = device.prepare_top_k(&**scan, &scan.documents, n_candidates)?;
+        let top_k = device.prepare_top_k(&**scan, layout, n_candidates)?;
         let best = top_k.new_unfilled()?;
         let selection = Selection { first_id: 0, adds: false };
         let select = enqueued(device, top_k.command(device, scores, &best, selection)?)?;

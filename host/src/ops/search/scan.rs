@@ -40,13 +40,14 @@ impl Device {
     /// which are re-scored in full precision. See [`Shortlist`].
     ///
     /// On a GPU the scores of the scan stay there: the best of them are copied to the host, and of
-    /// others what may change what is found. A search for one query, with up to 256 candidates of
-    /// up to 65 536 documents, is driven by the GPU, which re-scores what it finds without a wait
-    /// for the host, and keeps 12 bytes of each document for that with the terms of
-    /// [`SearchTokens`]. Calls with documents of one `SearchTokens`, whose tokens and codes are
-    /// handles, prepare and upload nothing but their queries. On the CPU a call takes 4 bytes of
-    /// host memory per query and document. [`Shortlist`] is the same for documents that come a
-    /// chunk at a time.
+    /// others what may change what is found. A search for one query, with up to 256 candidates, in
+    /// 1024 to 65 536 documents and at least eight times the candidates (rounded up to a power of
+    /// two), is driven by the GPU, which re-scores what it finds without a wait for the host, and
+    /// keeps 12 bytes of each document for that with the terms of [`SearchTokens`]; not where
+    /// lengths or masks of documents are on the device alone. Calls with documents of one
+    /// `SearchTokens`, whose tokens and codes are handles, prepare and upload nothing but their
+    /// queries. On the CPU a call takes 4 bytes of host memory per query and document.
+    /// [`Shortlist`] is the same for documents that come a chunk at a time.
     ///
     /// # Errors
     /// The errors of [`Device::score`]. [`Error::Shape`](crate::Error::Shape) where a score is

@@ -26,7 +26,10 @@ pub(super) enum Scanned {
     Host(Vec<f32>),
     Device {
         device: Device,
+        /// Maybe that of an earlier call of the same items, whose mask was another.
         work: Arc<PreparedScore>,
+        /// The documents of this call, with their own mask.
+        documents: Arc<TokenLayout>,
         scores: DeviceScores,
     },
 }
@@ -52,7 +55,8 @@ impl Scanned {
         let work = device.prepare_cached(queries, documents, &cross, &options)?;
         let scores = work.new_unfilled()?;
         device.enqueue(work.command(device, queries, documents, &scores)?)?;
-        Ok(Scanned::Device { device: device.clone(), work, scores })
+        let (device, documents) = (device.clone(), documents.layout.clone());
+        Ok(Scanned::Device { device, work, documents, scores })
     }
 
     /// Copies the scores to the host, where they are few: their best are found there before a GPU
@@ -74,7 +78,7 @@ impl Scanned {
                 let rows = scores.chunks(documents.n_items().max(1));
                 Ok(rows.map(|row| best_of(row, documents, k)).collect())
             }
-            Scanned::Device { device, work, scores } => {
+            Scanned::Device { device, work, scores, .. } => {
                 device.prepare_top_k(&**work, documents, k)?.select(scores)
             }
         }

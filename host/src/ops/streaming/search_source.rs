@@ -8,7 +8,7 @@ use super::corpus::CPU_BUFFER_BYTES;
 use crate::error::Error;
 use crate::error::Result;
 use crate::ops::search::bounds::ErrorTerms;
-use crate::ops::search::compressed::check_same_tokens;
+use crate::ops::search::compressed::{check_same_rows, check_same_tokens};
 use crate::problem::chunks::chunks;
 use crate::runtime::interrupt::Interrupt;
 use crate::tokens::element::Element;
@@ -106,7 +106,9 @@ impl<'a, T: Element, D: Quantized> SearchSource<'a, T, D> {
         let parts = chunks.into_iter().map(|chunk| {
             interrupt.check()?;
             let tokens = source.tokens.part(chunk.items.clone(), &mut of_tokens)?;
+            let first = chunk.items.start;
             let codes = source.codes.part(chunk.items, &mut of_codes)?;
+            check_same_rows(first, &tokens, &codes)?;
             ErrorTerms::measured(&codes, &tokens)
         });
         let terms = ErrorTerms::of_parts(D::FORMAT, &source.layout, parts)?;

@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use half::f16;
-use maxsim::format::{Int8, ScaleType};
-use maxsim::search::{SearchOptions, SearchTokens};
-use maxsim::{Device, Error, Pairing, ScoreOptions, Tokens};
+use maxsim::format::{Int8, RawRows, RawScaleWords, ScaleType};
+use maxsim::search::{ErrorTerms, SearchOptions, SearchTokens};
+use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Tokens};
 
 use super::stand_in::{ALLOCATIONS, CALLS, LAUNCHES, StandIn, WAITS, in_stand_in};
 
@@ -53,7 +53,7 @@ fn searches_of_handles_wait_for_what_they_read() {
     });
 }
 
-/// Searches with and without proof, which wait so often.
+/// Searches with and without proof, of two numbers of candidates in turns, which wait so often.
 fn searches(
     driver: &StandIn,
     device: &Device,
@@ -70,7 +70,9 @@ fn searches(
     for (exact, n_waits) in [false, true].into_iter().zip(waits.clone()) {
         let options = SearchOptions::default().exact(exact);
         let name = format!("{n_queries} × {}, exact: {exact}", tokens.layout().n_items());
+        let mut candidates = [64, 100].into_iter().cycle();
         check(driver, &name, n_waits, || {
+            let options = options.n_candidates(candidates.next().expect("one of two"));
             let codes = queries.quantize::<Int8>(ScaleType::F32).expect("codes");
             let queries = SearchTokens::measured(&queries, &codes).expect("bounds");
             let found = device.search(&queries, &documents, 10, &options);
@@ -78,6 +80,58 @@ fn searches(
             assert!(matches!(found, Ok(_) | Err(Error::Shape { .. })), "{found:?}");
         });
     }
+}
+
+/// A search selects by its own mask, whatever mask an earlier search of the same shape had, and
+/// finds its documents on the host where that alone the device knows.
+#[test]
+fn searches_go_by_their_own_masks() {
+    in_stand_in("search::searches_go_by_their_own_masks", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let (n, len) = (2000, 2);
+        let query = numbers(32 * DIM);
+        let query = Tokens::padded(&query, 1, 32, DIM).expect("queries");
+        let query_codes = query.quantize::<Int8>(ScaleType::F32).expect("codes");
+        let query = SearchTokens::measured(&query, &query_codes).expect("bounds");
+        let data = numbers(n * len * DIM);
+        let search = |documents: &SearchTokens<'_, f16, Int8>| {
+            let found = device.search(&query, documents, 10, &SearchOptions::default());
+            assert!(matches!(found, Ok(_) | Err(Error::Shape { .. })), "{found:?}");
+        };
+        let masked = |is_empty: &dyn Fn(usize) -> bool| {
+            let mask: Vec<u8> = (0..n * len).map(|row| u8::from(!is_empty(row / len))).collect();
+            let documents = Tokens::padded(&data, n, len, DIM).expect("documents");
+            let documents = documents.with_mask(mask).expect("documents");
+            let codes = documents.quantize::<Int8>(ScaleType::F16).expect("codes");
+            (documents, codes)
+        };
+        // Masks that the device alone knows come first: the work of their scores is kept.
+        let (_, codes) = masked(&|_| false);
+        let terms = ErrorTerms::new(&codes);
+        let layout = codes.layout().clone().with_unread_mask();
+        let rows = |row_bytes| RawRows::new(1 << 20, row_bytes).mask(1 << 21);
+        let scales = RawScaleWords::new(1 << 22);
+        // SAFETY: nothing reads the memory.
+        let (tokens, codes) = unsafe {
+            (
+                DeviceTokens::from_raw_unchecked(&device, rows(2 * DIM as u64), layout.clone()),
+                DeviceTokens::from_raw_codes_unchecked(&device, rows(DIM as u64), scales, layout),
+            )
+        };
+        let (tokens, codes) = (tokens.expect("a view"), codes.expect("a view"));
+        search(&SearchTokens::known(&tokens, &codes, &terms).expect("a side"));
+        for is_empty in [|_| false, |id| id % 7 == 3 || id % 31 == 5, |id| id % 5 == 2] {
+            let (tokens, codes) = masked(&is_empty);
+            let (tokens, codes) = (device.upload(&tokens), device.upload(&codes));
+            let (tokens, codes) = (tokens.expect("a handle"), codes.expect("a handle"));
+            search(&SearchTokens::measured(&tokens, &codes).expect("bounds"));
+            // A bit for each document that has no token.
+            let bit = |id| u8::from(id < n && is_empty(id));
+            let byte = |first| (0..8).map(|i| bit(first + i) << i).sum();
+            let bits: Vec<u8> = (0..n).step_by(8).map(byte).collect();
+            assert!(driver.holds(&bits), "the selection knows what has no token");
+        }
+    });
 }
 
 /// One wait for all of it.

@@ -183,6 +183,34 @@ fn what_a_device_finds_is_what_the_host_does() {
     });
 }
 
+/// Which documents have no token is that of the search's own mask, whatever mask an earlier search
+/// of the same shape had; also where a score of 0 would be the best.
+#[test]
+fn documents_without_tokens_are_those_of_the_search() {
+    everywhere("documents_without_tokens_are_those_of_the_search", |device| {
+        let all: Vec<u8> = (0..6000).map(|row| u8::from(row % 7 != 2)).collect();
+        let mut some = all.clone();
+        [3, 700].into_iter().for_each(|document| some[document * 4..][..4].fill(0));
+        for (dim, masks) in [(32, [&all, &some]), (64, [&some, &all])] {
+            let data = numbers::<f16>(1500, dim, 0.3);
+            let query = numbers::<f16>(8, dim, 0.2);
+            let negated: Vec<f16> = query.iter().map(|&x| -x).collect();
+            let queries = [query, negated];
+            let queries = queries.each_ref().map(|x| Tokens::padded(x, 1, 32, dim).unwrap());
+            for mask in [masks[0], masks[1], masks[0]] {
+                let documents = Tokens::padded(&data, 1500, 4, dim).unwrap();
+                let documents = documents.with_mask(mask).unwrap();
+                let mut n_driven = 0;
+                for (query, wanted) in queries.iter().flat_map(|q| options().map(move |o| (q, o))) {
+                    let sides = [query, &documents];
+                    n_driven += usize::from(check::<f16, Int8>(device, sides, wanted));
+                }
+                assert!(n_driven > 2, "{device}: {n_driven} searches of 16 were driven");
+            }
+        }
+    });
+}
+
 /// Of equal documents the first come first, and more reach the threshold than there is room for;
 /// where hardly any document has a token, all are candidates.
 #[test]
