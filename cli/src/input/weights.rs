@@ -21,7 +21,8 @@ pub(super) fn read(path: &Path, file: &TokenFile) -> Result<Vec<f32>> {
     let all = array.floats().with_context(of)?;
     let rows = n_stored_rows(file);
     let n_items = file.n_items();
-    // Items lie where a padded array has them: packed ones of unequal lengths may have as many rows.
+    // Items lie where a padded array has them: packed ones of unequal lengths may have as many
+    // rows.
     let is_padded = |len: usize| {
         let items = (0..n_items).filter(|&item| file.layout().item_len(item) > 0);
         items.into_iter().all(|item| {

@@ -62,15 +62,20 @@ fn documents() -> TokenLayout {
 
 #[test]
 fn dim() {
-    for (dim, found) in [(0, "0"), (4097, "4097")] {
-        shape(Tokens::padded(&DATA, 1, 1, dim), "dim", "1 to 4096", found);
-        shape(Tokens::packed(&DATA, dim, &[0]), "dim", "1 to 4096", found);
-        shape(Tokens::scattered(&DATA, dim, &[0], &[0]), "dim", "1 to 4096", found);
-        shape(Tokens::<f32>::pack::<&[f32], f32>(&[], dim), "dim", "1 to 4096", found);
-        shape(TokenLayout::padded(1, 1, dim), "dim", "1 to 4096", found);
-        shape(TokenLayout::packed(1, dim, &[0]), "dim", "1 to 4096", found);
-        shape(TokenLayout::scattered(1, dim, &[0], &[0]), "dim", "1 to 4096", found);
+    for (dim, found) in [(0, "0"), (8193, "8193")] {
+        shape(Tokens::padded(&DATA, 1, 1, dim), "dim", "1 to 8192", found);
+        shape(Tokens::packed(&DATA, dim, &[0]), "dim", "1 to 8192", found);
+        shape(Tokens::scattered(&DATA, dim, &[0], &[0]), "dim", "1 to 8192", found);
+        shape(Tokens::<f32>::pack::<&[f32], f32>(&[], dim), "dim", "1 to 8192", found);
+        shape(TokenLayout::padded(1, 1, dim), "dim", "1 to 8192", found);
+        shape(TokenLayout::packed(1, dim, &[0]), "dim", "1 to 8192", found);
+        shape(TokenLayout::scattered(1, dim, &[0], &[0]), "dim", "1 to 8192", found);
     }
+    // Longer rows are hidden states, of which a projection makes tokens.
+    let hidden = [0.0f32; 4097];
+    let hidden = Tokens::padded(&hidden, 1, 1, 4097).expect("hidden states");
+    let scores = Device::cpu().score(&hidden, &hidden, &Pairing::cross());
+    shape(scores, "dim", "1 to 4096", "4097");
 }
 
 #[test]

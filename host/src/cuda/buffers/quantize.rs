@@ -101,8 +101,8 @@ impl CudaTokens {
         upload(device, bytemuck::cast_slice(&weights)).map(Some)
     }
 
-    /// A copy of the mask in memory of its own, where tokens have one: as that of weights, a byte of
-    /// each row.
+    /// A copy of the mask in memory of its own, where tokens have one: as that of weights, a byte
+    /// of each row.
     pub(in crate::cuda) fn copied_mask(&self, device: &Arc<CudaDevice>) -> Result<Option<Buffer>> {
         if !self.is_masked() {
             return Ok(None);
