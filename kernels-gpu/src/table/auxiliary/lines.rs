@@ -220,7 +220,8 @@ macro_rules! auxiliary_kernels {
         chamfer_search::BOXES_SHARED_BYTES => {
         Sm80  -    maxsim_chamfer_boxes 1;
     }
-    /// Searches sorted points for neighbours: many warps, of which some wait. 72 registers at most: 64 spill on sm_86 to sm_89.
+    /// Searches sorted points for neighbours: many warps, of which some wait. 72 registers: of 64
+    /// some are spilled on sm_86 to sm_89.
     CHAMFER_SEARCH(chamfer_search::SearchParams): Chamfer, chamfer_search::SEARCH_THREADS, 0 => {
         Sm80  -    maxsim_chamfer_search 7;
     }
