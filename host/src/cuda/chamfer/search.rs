@@ -36,10 +36,13 @@ const MOST_CHUNKS: u32 = 256;
 const BOUNDS_CTAS: u32 = 256;
 const BOUNDS_LEN: u32 = 4;
 
+/// Most points of both clouds: places among them, padding included, are numbers of 32 bits.
+const MOST_POINTS: u64 = 1 << 31;
+
 /// Whether neighbours of clouds of such lengths are searched for, not compared with all.
 pub(super) fn is_searched(lens: [u32; 2], dim: usize) -> bool {
     let [x, y] = lens.map(u64::from);
-    dim <= SORTED_DIM && x * y >= LAUNCHED + SORTED * (x + y)
+    dim <= SORTED_DIM && x + y <= MOST_POINTS && x * y >= LAUNCHED + SORTED * (x + y)
 }
 
 /// The kernels of a search, and its pairs.
@@ -176,6 +179,8 @@ mod tests {
     fn large_clouds_of_few_dims_are_searched() {
         assert!(is_searched([1 << 14, 1 << 14], 3) && is_searched([1 << 13, 1 << 16], 1));
         assert!(!is_searched([1 << 14, (1 << 14) - 1], 3) && !is_searched([1 << 20; 2], 4));
+        // As many places as numbers count, and more.
+        assert!(is_searched([1 << 30; 2], 3) && !is_searched([i32::MAX as u32; 2], 3));
         // Sorting many points for few is no gain.
         assert!(!is_searched([1 << 28, 1 << 12], 3) && !is_searched([0, 1 << 30], 3));
     }
