@@ -24,8 +24,8 @@ pub(super) fn read(path: &Path, file: &TokenFile) -> Result<Vec<f32>> {
     // Items lie where a padded array has them: packed ones of unequal lengths may have as many
     // rows.
     let is_padded = |len: usize| {
-        let items = (0..n_items).filter(|&item| file.layout().item_len(item) > 0);
-        items.into_iter().all(|item| {
+        let mut items = (0..n_items).filter(|&item| file.layout().item_len(item) > 0);
+        items.all(|item| {
             let first = file.layout().item_rows(item).start;
             file.stored_row(first) - file.stored_token(item, 0) == item * len
         })

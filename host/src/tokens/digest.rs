@@ -160,11 +160,7 @@ impl TokenHasher {
         if let Some(Scales::Tensor(scale)) = tokens.scales_of_codes() {
             self.scales[0] = scale.to_le_bytes().to_vec();
         }
-        self.counts((0..layout.n_items()).map(|item| {
-            let rows = layout.item_rows(item);
-            let n = mask.map_or(rows.len(), |mask| mask[rows].iter().filter(|&&m| m != 0).count());
-            n as u64
-        }));
+        self.counts((0..layout.n_items()).map(|item| layout.n_valid(item, mask) as u64));
     }
 
     /// Adds the next rows, all of them valid, as they are stored. Their items are given to

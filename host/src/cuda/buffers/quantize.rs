@@ -88,29 +88,37 @@ impl CudaTokens {
         Ok(made)
     }
 
-    /// A copy of the weights in memory of its own, where tokens have any. By way of the host: four
-    /// bytes of each query token, in a call that waits.
+    /// A copy of the weights in memory of its own, where tokens have any.
     fn copied_weights(&self, device: &Arc<CudaDevice>) -> Result<Option<Buffer>> {
-        if self.weights() == 0 {
-            return Ok(None);
-        }
-        let mut weights = filled(self.n_rows() as u64, 0f32)?;
-        let bytes = bytemuck::cast_slice_mut(&mut weights);
-        // SAFETY: there is a weight for each row.
-        unsafe { download(&device.enter()?, self.weights(), bytes)? };
-        upload(device, bytemuck::cast_slice(&weights)).map(Some)
+        // SAFETY: there is an f32 for each row.
+        unsafe { self.copied(device, self.weights(), size_of::<f32>()) }
     }
 
-    /// A copy of the mask in memory of its own, where tokens have one: as that of weights, a byte
-    /// of each row.
+    /// A copy of the mask in memory of its own, where tokens have one.
     pub(in crate::cuda) fn copied_mask(&self, device: &Arc<CudaDevice>) -> Result<Option<Buffer>> {
-        if !self.is_masked() {
+        let mask = if self.is_masked() { self.matrix().mask } else { 0 };
+        // SAFETY: there is a byte for each row.
+        unsafe { self.copied(device, mask, 1) }
+    }
+
+    /// A copy of what is beside the rows at an address, if it is not 0. By way of the host: a few
+    /// bytes of each row, in a call that waits.
+    ///
+    /// # Safety
+    /// There must be so many bytes for each row.
+    unsafe fn copied(
+        &self,
+        device: &Arc<CudaDevice>,
+        address: u64,
+        bytes_per_row: usize,
+    ) -> Result<Option<Buffer>> {
+        if address == 0 {
             return Ok(None);
         }
-        let mut mask = filled(self.n_rows() as u64, 0u8)?;
-        // SAFETY: there is a byte for each row.
-        unsafe { download(&device.enter()?, self.matrix().mask, &mut mask)? };
-        upload(device, &mask).map(Some)
+        let mut bytes = filled((self.n_rows() * bytes_per_row) as u64, 0u8)?;
+        // SAFETY: the caller's promise.
+        unsafe { download(&device.enter()?, address, &mut bytes)? };
+        upload(device, &bytes).map(Some)
     }
 
     /// Enqueues the kernel that compresses these tokens, of elements `T`, to codes of a format at

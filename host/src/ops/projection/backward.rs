@@ -192,15 +192,9 @@ impl Device {
 
     /// Refuses gradients where no kernel finds them.
     fn check_gradients(&self) -> Result<()> {
-        match self.as_cuda() {
-            None => Ok(()),
-            Some(_) => Err(Error::Unsupported {
-                what: format!("gradients of projections on {self}"),
-                why: "no kernel finds them yet; use Device::cpu(), or give tokens that the model \
-                      has projected, whose gradients Device::backward finds"
-                    .into(),
-            }),
-        }
+        let why = "no kernel finds them yet; use Device::cpu(), or give tokens that the model has \
+                   projected, whose gradients Device::backward finds";
+        self.check_cpu("gradients of projections", why)
     }
 }
 

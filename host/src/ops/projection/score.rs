@@ -14,6 +14,7 @@ use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::tokens::element::Element;
+use crate::tokens::layout::TokenLayout;
 
 impl Device {
     /// Scores queries against documents that are given as hidden states: MaxSim of the tokens
@@ -61,15 +62,8 @@ impl Device {
         options: &ScoreOptions,
     ) -> Result<Scores> {
         let (queries, hidden) = (queries.into(), hidden.into());
-        queries.check_device("queries", self)?;
-        check_options(options)?;
-        let projector = Projector::new(self, projection, hidden)?;
         let documents = hidden.layout().projected(projection.dim());
-        let problem = Problem::new(queries.layout(), &documents, pairing)?;
-        let slices = Slice::all(&problem, projection.dim() * size_of::<T>())?;
-        let mut scores = Scores::new(&problem, options)?;
-        projector.score(queries, &problem, &slices, options, &mut scores)?;
-        Ok(scores)
+        self.score_slices(queries, (hidden, &documents), projection, pairing, options)
     }
 
     /// As [`Device::score_projected`], and keeps the winners, for [`Device::backward_projected`].
@@ -85,8 +79,28 @@ impl Device {
     ) -> Result<TrainingScores> {
         let (queries, hidden) = (queries.into(), hidden.into());
         let options = ScoreOptions::default().winners(true);
-        let scores = self.score_projected(queries, hidden, projection, pairing, &options)?;
         let documents = hidden.layout().projected(projection.dim());
+        let sides = (hidden, &documents);
+        let scores = self.score_slices(queries, sides, projection, pairing, &options)?;
         Ok(TrainingScores::new(scores, [queries.layout(), &documents], pairing, options))
+    }
+
+    /// Scores hidden states, whose tokens are `documents`, slice by slice.
+    fn score_slices<T: Element>(
+        &self,
+        queries: TokensRef<'_, T>,
+        (hidden, documents): (TokensRef<'_, T>, &TokenLayout),
+        projection: &Projection<'_, T>,
+        pairing: &Pairing,
+        options: &ScoreOptions,
+    ) -> Result<Scores> {
+        queries.check_device("queries", self)?;
+        check_options(options)?;
+        let projector = Projector::new(self, projection, hidden)?;
+        let problem = Problem::new(queries.layout(), documents, pairing)?;
+        let slices = Slice::all(&problem, projection.dim() * size_of::<T>())?;
+        let mut scores = Scores::new(&problem, options)?;
+        projector.score(queries, &problem, &slices, options, &mut scores)?;
+        Ok(scores)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::pieces::pieces;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
@@ -127,7 +127,7 @@ impl Slice {
 pub(super) fn check_options(options: &ScoreOptions) -> Result<()> {
     match options.normalize {
         false => Ok(()),
-        true => Err(crate::error::Error::Unsupported {
+        true => Err(Error::Unsupported {
             what: "`normalize` of projected documents".into(),
             why: "normalise them by Projection::normalize, and queries before they are scored"
                 .into(),

@@ -7,7 +7,9 @@ pub(crate) mod search;
 use crate::cpu;
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
-use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
 use crate::ops::backward::training_scores::TrainingScores;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
@@ -130,13 +132,7 @@ impl Device {
 
     /// Refuses devices without the thresholds' kernel.
     fn check_xtr(&self) -> Result<()> {
-        match self.as_cuda() {
-            None => Ok(()),
-            Some(_) => Err(Error::Unsupported {
-                what: format!("XTR on {self}"),
-                why: "no kernel selects the thresholds of query tokens yet; use Device::cpu()"
-                    .into(),
-            }),
-        }
+        let why = "no kernel selects the thresholds of query tokens yet; use Device::cpu()";
+        self.check_cpu("XTR", why)
     }
 }
