@@ -71,7 +71,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     };
     // The metrics look further than a short list.
     let top_k = args.n_listed().max(if judging.qrels.is_some() { metrics::DEPTH } else { 0 });
-    let devices = sharing(args, &selected)?;
+    let devices = sharing(args)?;
     let device = opened(args, &queries, scanned)?;
     let n_pairs = selected.n_pairs(queries.n_items(), documents.n_items());
     check_room(args, n_pairs)?;
@@ -180,14 +180,10 @@ fn search_options(args: &RankArgs) -> SearchOptions {
 }
 
 /// The devices that share the documents, where there are to be several.
-fn sharing(args: &RankArgs, selected: &Selected) -> Result<Option<Devices>> {
+fn sharing(args: &RankArgs) -> Result<Option<Devices>> {
     if args.device != DeviceChoice::CudaAll {
         return Ok(None);
     }
-    ensure!(
-        !matches!(selected, Selected::Each(_)),
-        "--device cuda:all: candidates are ranked by one GPU; use --device cuda:N"
-    );
     // Without a GPU these are the CPU.
     let _ = args.device.open()?;
     Ok(Some(Devices::all()))

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use maxsim::format::{Element, Format, ScorableWith};
 use maxsim::residual::ResidualSource;
 use maxsim::streaming::{ScoredPairs, Source, StreamOptions, StreamScored};
-use maxsim::{Device, Scores, Tokens};
+use maxsim::{Device, Devices, Scores, Tokens};
 
 use crate::rank::explain::BadScore;
 use crate::rank::sides::{self, Call};
@@ -21,7 +21,7 @@ use crate::selection::Selected;
 pub(super) fn score(
     request: &Request<'_>,
     pairs: &[[u32; 2]],
-    mut take: impl FnMut(&[[u32; 2]], &Scores) -> Result<()>,
+    mut take: impl FnMut(&[[u32; 2]], &Scores) -> Result<()> + Send,
 ) -> Result<Calls> {
     let n_queries = request.queries.n_items();
     let mut lists = vec![Vec::new(); n_queries];
@@ -38,19 +38,21 @@ pub(super) fn score(
     let options = request.stream_options()?;
     // Documents are chosen by the pairs alone.
     let request = Request { selected: &Selected::All, ..*request };
-    let call = Candidates { device: request.device, options: &options, lists: &lists, take };
+    let Request { device, devices, .. } = request;
+    let call = Candidates { device, devices, options: &options, lists: &lists, take };
     Ok(sides::run(&request, 0..n_queries, &Found::default(), call)?.into())
 }
 
 /// Scores of each query's own documents.
 struct Candidates<'a, F> {
     device: &'a Device,
+    devices: Option<&'a Devices>,
     options: &'a StreamOptions,
     lists: &'a [Vec<u32>],
     take: F,
 }
 
-impl<F: FnMut(ScoredPairs<'_>) -> Result<()>> Call for Candidates<'_, F> {
+impl<F: FnMut(ScoredPairs<'_>) -> Result<()> + Send> Call for Candidates<'_, F> {
     type Output = StreamScored;
 
     fn of_rows<Q: ScorableWith<D>, D: Format>(
@@ -58,7 +60,11 @@ impl<F: FnMut(ScoredPairs<'_>) -> Result<()>> Call for Candidates<'_, F> {
         queries: &Tokens<'_, Q>,
         documents: &dyn Source<D>,
     ) -> Result<StreamScored> {
-        self.device.score_candidates(queries, &documents, self.lists, self.options, self.take)
+        let Candidates { device, devices, options, lists, take } = self;
+        match devices {
+            Some(devices) => devices.score_candidates(queries, &documents, lists, options, take),
+            None => device.score_candidates(queries, &documents, lists, options, take),
+        }
     }
 
     fn of_residuals<T: Element>(
@@ -66,7 +72,11 @@ impl<F: FnMut(ScoredPairs<'_>) -> Result<()>> Call for Candidates<'_, F> {
         queries: &Tokens<'_, T>,
         documents: &dyn ResidualSource,
     ) -> Result<StreamScored> {
-        let Candidates { device, options, lists, take } = self;
-        device.score_residual_candidates(queries, &documents, lists, options, take)
+        let Candidates { device, devices, options, lists, take } = self;
+        let documents = &documents;
+        match devices {
+            Some(all) => all.score_residual_candidates(queries, documents, lists, options, take),
+            None => device.score_residual_candidates(queries, documents, lists, options, take),
+        }
     }
 }

@@ -13,6 +13,8 @@ fn folder() -> Folder {
         run([&args[..], more].concat()).ok();
     }
     folder.write("ids.txt", "3\n17\n18\n150\n");
+    let line = |query, documents| format!("{{\"id\": {query}, \"documents\": {documents}}}\n");
+    folder.write("run.jsonl", &(line(0, "[3, 7, 150, 8]") + &line(2, "[8, 3]")));
     folder
 }
 
@@ -47,6 +49,12 @@ fn all_gpus_rank_as_one() {
             let [all, one] = ["cuda:all", "cuda:0"].map(|device| run(documents, device, &more));
             assert_eq!(json(&all.ok()), json(&one.ok()), "{documents:?} {more:?}");
         }
+    }
+    let run_file = &folder.text("run.jsonl");
+    for documents in [&documents, &int8, &plaid] {
+        let more = ["--candidates", run_file, "--chunk-bytes", "100000", "--winners"];
+        let [all, one] = ["cuda:all", "cuda:0"].map(|device| run(documents, device, &more));
+        assert_eq!(json(&all.ok()), json(&one.ok()), "{documents:?}");
     }
     let more = ["--screen", int8.to_str().unwrap(), "--exact", "--exclude", ids];
     let [all, one] = ["cuda:all", "cuda:0"].map(|device| run(&documents, device, &more));
@@ -88,14 +96,7 @@ fn a_gpu_ranks_every_format_and_part() {
 }
 
 #[test]
-fn what_one_gpu_ranks_is_refused() {
-    let folder = Folder::empty();
-    let (queries, documents) = (sample("queries.safetensors"), sample("documents.safetensors"));
-    folder.write("run.jsonl", "{\"id\": 0, \"documents\": [3, 7]}\n");
-    let more = ["--device", "cuda:all", "--candidates", &folder.text("run.jsonl")];
-    let error = rank(&queries, &documents, &more).error();
-    let expected = "--device cuda:all: candidates are ranked by one GPU; use --device cuda:N";
-    assert_eq!(error, expected);
+fn kernels_are_loaded_for_one_gpu() {
     let error = run(["warm-up", "--device", "cuda:all"]).error();
     assert!(error.contains("one GPU at a time; use cuda:N"), "{error}");
 }

@@ -9,7 +9,8 @@ use maxsim::format::{
 };
 use maxsim::streaming::{ScoredDocuments, ScoredPairs, StreamOptions, Subset};
 use maxsim::{
-    Device, Error, Interrupt, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, Tokens, TopK,
+    Device, Devices, Error, Interrupt, Pairing, Ranked, Ranking, ScoreOptions, TokenLayout, Tokens,
+    TopK,
 };
 use maxsim_tests::case::{Case, elements, tokens};
 use maxsim_tests::gpu::text;
@@ -189,45 +190,53 @@ fn candidates_have_the_scores_and_winners_of_pairs() {
                 .score(score.clone())
                 .buffer_bytes(streamed.buffer_bytes)
                 .threads(streamed.threads);
-            from_every_source(&device, &documents, |source, of_source| {
-                let mut found = Vec::new();
-                let take = |scored: ScoredPairs<'_>| -> maxsim::Result<()> {
-                    let (Some(winners), Some(offsets)) =
-                        (scored.scores.winners(), scored.scores.token_offsets())
-                    else {
-                        panic!("no winners");
+            let several = Devices::new(vec![device.clone(); 3]).map_err(text)?;
+            let of_several = [None, Some(&several)];
+            for several in of_several {
+                from_every_source(&device, &documents, |source, of_source| {
+                    let mut found = Vec::new();
+                    let take = |scored: ScoredPairs<'_>| -> maxsim::Result<()> {
+                        let (Some(winners), Some(offsets)) =
+                            (scored.scores.winners(), scored.scores.token_offsets())
+                        else {
+                            panic!("no winners");
+                        };
+                        assert!(scored.pairs.is_sorted());
+                        for (p, (&pair, &score)) in
+                            scored.pairs.iter().zip(scored.scores.values()).enumerate()
+                        {
+                            found.push((pair, score, winners[offsets.range(p)].to_vec()));
+                        }
+                        Ok(())
                     };
-                    assert!(scored.pairs.is_sorted());
-                    for (p, (&pair, &score)) in
-                        scored.pairs.iter().zip(scored.scores.values()).enumerate()
-                    {
-                        found.push((pair, score, winners[offsets.range(p)].to_vec()));
+                    let (from, lists) = (&of_source, &candidates);
+                    let done = match several {
+                        None => device.score_candidates(&queries, from, lists, &options, take),
+                        Some(all) => all.score_candidates(&queries, from, lists, &options, take),
+                    };
+                    let _ = done.map_err(|error| format!("{source}: {error}"))?;
+                    found.sort_by_key(|(pair, ..)| *pair);
+                    let mut pairs: Vec<[u32; 2]> = (0u32..)
+                        .zip(&candidates)
+                        .flat_map(|(query, list)| list.iter().map(move |&id| [query, id]))
+                        .collect();
+                    pairs.sort_unstable();
+                    let ids =
+                        |side: usize| pairs.iter().map(|pair| pair[side]).collect::<Vec<u32>>();
+                    let pairing = Pairing::pairs(&ids(0), &ids(1)).map_err(text)?;
+                    let whole = device.score_with(&queries, &documents, &pairing, &score);
+                    let whole = whole.map_err(text)?;
+                    let found_pairs: Vec<[u32; 2]> = found.iter().map(|(pair, ..)| *pair).collect();
+                    let scores: Vec<f32> = found.iter().map(|(_, score, _)| *score).collect();
+                    let winners: Vec<i32> =
+                        found.into_iter().flat_map(|(_, _, winners)| winners).collect();
+                    if found_pairs != pairs || whole.winners() != Some(&winners[..]) {
+                        return Err(format!("{source}: other pairs or winners"));
                     }
-                    Ok(())
-                };
-                let done =
-                    device.score_candidates(&queries, &of_source, &candidates, &options, take);
-                let _ = done.map_err(|error| format!("{source}: {error}"))?;
-                found.sort_by_key(|(pair, ..)| *pair);
-                let mut pairs: Vec<[u32; 2]> = (0u32..)
-                    .zip(&candidates)
-                    .flat_map(|(query, list)| list.iter().map(move |&id| [query, id]))
-                    .collect();
-                pairs.sort_unstable();
-                let ids = |side: usize| pairs.iter().map(|pair| pair[side]).collect::<Vec<u32>>();
-                let pairing = Pairing::pairs(&ids(0), &ids(1)).map_err(text)?;
-                let whole = device.score_with(&queries, &documents, &pairing, &score);
-                let whole = whole.map_err(text)?;
-                let found_pairs: Vec<[u32; 2]> = found.iter().map(|(pair, ..)| *pair).collect();
-                let scores: Vec<f32> = found.iter().map(|(_, score, _)| *score).collect();
-                let winners: Vec<i32> =
-                    found.into_iter().flat_map(|(_, _, winners)| winners).collect();
-                if found_pairs != pairs || whole.winners() != Some(&winners[..]) {
-                    return Err(format!("{source}: other pairs or winners"));
-                }
-                compare(source, whole.values(), &scores)
-            })
-            .map_err(|why| format!("{device}: {why}"))?;
+                    compare(source, whole.values(), &scores)
+                })
+                .map_err(|why| format!("{device}: {why}"))?;
+            }
             suite.count(&device.to_string());
         }
         Ok(())
@@ -272,6 +281,11 @@ fn calls_end_with_an_error_of_the_caller() {
         assert_eq!(*n_taken.lock().expect("no panic"), 1);
         let lists = [(0..100).collect::<Vec<u32>>()];
         let ended = device.score_candidates(&query, &documents, &lists, &options, |found| {
+            Err(Ended::Enough(found.pairs.len()))
+        });
+        assert!(matches!(ended, Err(Ended::Enough(1..100))), "{device}: {ended:?}");
+        let several = Devices::new(vec![device.clone(); 3]).expect("devices");
+        let ended = several.score_candidates(&query, &documents, &lists, &options, |found| {
             Err(Ended::Enough(found.pairs.len()))
         });
         assert!(matches!(ended, Err(Ended::Enough(1..100))), "{device}: {ended:?}");

@@ -1,6 +1,8 @@
 //! Scores of pairs whose documents are read from where the corpus is.
 
+use std::ops::Range;
 use std::result::Result;
+use std::sync::Mutex;
 
 use super::Passage;
 use super::candidates::wanted;
@@ -10,10 +12,14 @@ use super::scored::StreamScored;
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::Error;
+use crate::ops::devices::Devices;
+use crate::problem::chunks::{Chunk, shares};
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::residual::streamed::{ResidualSource, StreamedResiduals};
 use crate::runtime::alloc::reserve;
+use crate::runtime::swap::{into_inner, lock};
+use crate::tokens::Tokens;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, ScorableWith};
 use crate::tokens::layout::check_len;
@@ -76,7 +82,7 @@ impl Device {
         let ids = checked(queries, candidates, source.layout().n_items())?;
         let some = Subset::new(source, &ids)?;
         let documents = Streamed::new(&some)?;
-        Lists { candidates, ids: &ids }.score(self, queries, &documents, options, take)
+        Lists { candidates, ids: &ids }.on_one(self, queries, &documents, options, take)
     }
 
     /// As [`Device::score_candidates`], of residual-compressed documents, as
@@ -120,7 +126,89 @@ impl Device {
         let ids = checked(queries, candidates, source.layout().n_items())?;
         let some = Subset::of_residuals(source, &ids)?;
         let documents = StreamedResiduals::new(&some)?;
-        Lists { candidates, ids: &ids }.score(self, queries, &documents, options, take)
+        Lists { candidates, ids: &ids }.on_one(self, queries, &documents, options, take)
+    }
+}
+
+impl Devices {
+    /// As [`Device::score_candidates`], with the same scores: each device reads and scores some of
+    /// its consecutive buffers of candidates; where these are fewer than devices, some are idle.
+    /// `take` is called by one of them at a time, in no order. Queries are in host memory.
+    ///
+    /// ```
+    /// use maxsim::streaming::{ScoredPairs, StreamOptions};
+    /// use maxsim::{Devices, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[1.0f32, 2.0], 2, 1, 1)?;
+    /// let documents = Tokens::packed(&[5.0f32, 1.0, 3.0, 4.0], 1, &[0i64, 1, 2, 4])?;
+    /// let (lists, options) = ([vec![2, 1], vec![2]], StreamOptions::default());
+    /// let mut found = Vec::new();
+    /// let take = |scored: ScoredPairs<'_>| -> maxsim::Result<()> {
+    ///     found.extend(scored.pairs.iter().copied().zip(scored.scores.values().iter().copied()));
+    ///     Ok(())
+    /// };
+    /// Devices::all().score_candidates(&queries, &documents, &lists, &options, take)?;
+    /// found.sort_by_key(|(pair, _)| *pair);
+    /// assert_eq!(found, [([0, 1], 1.0), ([0, 2], 4.0), ([1, 2], 8.0)]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Device::score_candidates`], from whichever device.
+    pub fn score_candidates<Q: ScorableWith<D>, D: Format, E: From<Error> + Send>(
+        &self,
+        queries: &Tokens<'_, Q>,
+        source: &impl Source<D>,
+        candidates: &[Vec<u32>],
+        options: &StreamOptions,
+        take: impl FnMut(ScoredPairs<'_>) -> Result<(), E> + Send,
+    ) -> Result<StreamScored, E> {
+        let queries = TokensRef::from(queries);
+        let ids = checked(queries, candidates, source.layout().n_items())?;
+        let some = Subset::new(source, &ids)?;
+        let documents = Streamed::new(&some)?;
+        Lists { candidates, ids: &ids }.on_all(self, queries, &documents, options, take)
+    }
+
+    /// As [`Device::score_residual_candidates`] and [`Devices::score_candidates`].
+    ///
+    /// ```
+    /// use maxsim::residual::ResidualTokens;
+    /// use maxsim::streaming::{ScoredPairs, StreamOptions};
+    /// use maxsim::{Devices, Result, Tokens};
+    ///
+    /// /// Counts the pairs that score more than `least`.
+    /// fn count(
+    ///     queries: &Tokens<'_, f32>,
+    ///     corpus: &ResidualTokens<'_>,
+    ///     lists: &[Vec<u32>],
+    ///     least: f32,
+    /// ) -> Result<usize> {
+    ///     let (mut n, options) = (0, StreamOptions::default());
+    ///     let take = |found: ScoredPairs<'_>| {
+    ///         n += found.scores.values().iter().filter(|&&score| score > least).count();
+    ///         Result::Ok(())
+    ///     };
+    ///     Devices::all().score_residual_candidates(queries, corpus, lists, &options, take)?;
+    ///     Ok(n)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Device::score_residual_candidates`], from whichever device.
+    pub fn score_residual_candidates<T: Element, E: From<Error> + Send>(
+        &self,
+        queries: &Tokens<'_, T>,
+        source: &impl ResidualSource,
+        candidates: &[Vec<u32>],
+        options: &StreamOptions,
+        take: impl FnMut(ScoredPairs<'_>) -> Result<(), E> + Send,
+    ) -> Result<StreamScored, E> {
+        let queries = TokensRef::from(queries);
+        let ids = checked(queries, candidates, source.layout().n_items())?;
+        let some = Subset::of_residuals(source, &ids)?;
+        let documents = StreamedResiduals::new(&some)?;
+        Lists { candidates, ids: &ids }.on_all(self, queries, &documents, options, take)
     }
 }
 
@@ -142,8 +230,8 @@ struct Lists<'a> {
 }
 
 impl Lists<'_> {
-    /// Scores the pairs, `documents` being those of the ids.
-    fn score<Q: Format, C: Corpus<Q>, E: From<Error>>(
+    /// Scores the pairs on a device, `documents` being those of the ids.
+    fn on_one<Q: Format, C: Corpus<Q>, E: From<Error>>(
         &self,
         device: &Device,
         queries: TokensRef<'_, Q>,
@@ -156,32 +244,46 @@ impl Lists<'_> {
         passage.begin(StreamStage::Scan, self.ids.len() as u64);
         passage.check()?;
         let chunks = device.chunks_of(queries.layout(), documents, options);
-        let mut own = None;
-        let queries = match device.ordinal() {
-            Some(_) => TokensRef::Device(queries.on(device, &mut own)?),
-            None => queries,
-        };
-        let pairs = self.pairs()?;
-        let mut rest = &pairs[..];
-        for chunk in &chunks {
-            let ids = &self.ids[chunk.items.clone()];
-            let last = ids.last().copied().unwrap_or_default();
-            let (part, behind) = rest.split_at(rest.partition_point(|pair| pair[0] <= last));
-            rest = behind;
-            let (pairs, pairing) = by_query(part, ids)?;
-            let mut found = None;
-            documents.with_part(device, chunk.items.clone(), &mut |score| {
-                found = Some(score(queries, &pairing, &options.score)?);
-                Ok(())
-            })?;
-            let Some((kernel, scores)) = found else { continue };
-            take(ScoredPairs { pairs: &pairs, scores: &scores })?;
-            passage.note(&[kernel], 1);
-            let bytes = (chunk.rows.len() * documents.row_bytes()) as u64;
-            passage.count(pairs.len(), ids.len(), bytes)?;
+        let call = PairCall { passage: &passage, queries, documents, options };
+        call.score(device, &chunks, self, &self.pairs()?, &mut take)?;
+        Ok(scored(passage))
+    }
+
+    /// Scores the pairs on several devices of one kind, each of which takes some consecutive
+    /// documents.
+    fn on_all<Q: Format, C: Corpus<Q>, E: From<Error> + Send>(
+        &self,
+        devices: &Devices,
+        queries: TokensRef<'_, Q>,
+        documents: &C,
+        options: &StreamOptions,
+        take: impl FnMut(ScoredPairs<'_>) -> Result<(), E> + Send,
+    ) -> Result<StreamScored, E> {
+        let devices = devices.devices();
+        for device in devices {
+            device.check_search(queries, documents, &options.score)?;
         }
-        let (kernels, n_chunks, bytes) = passage.into_parts();
-        Ok(StreamScored { kernels, n_chunks, bytes })
+        let passage = Passage::new(devices, options);
+        passage.begin(StreamStage::Scan, self.ids.len() as u64);
+        let chunks = devices[0].chunks_of(queries.layout(), documents, options);
+        let shares = shares(chunks.iter().map(|chunk| chunk.rows.len()), devices.len());
+        let (pairs, taking) = (self.pairs()?, Mutex::new((take, None)));
+        let call = PairCall { passage: &passage, queries, documents, options };
+        let done = passage.on_each(&shares, |device, share: Range<usize>| {
+            let mut take = |found: ScoredPairs<'_>| {
+                let (take, failed) = &mut *lock(&taking);
+                take(found).map_err(|error| {
+                    failed.get_or_insert(error);
+                    Error::Interrupted
+                })
+            };
+            call.score(device, &chunks[share], self, &pairs, &mut take)
+        });
+        if let Some(error) = into_inner(taking).1 {
+            return Err(error);
+        }
+        let _ = done?;
+        Ok(scored(passage))
     }
 
     /// `[document, query]` of all pairs, rising.
@@ -206,4 +308,60 @@ fn by_query(pairs: &[[u32; 2]], ids: &[u32]) -> Result<(Vec<[u32; 2]>, Pairing),
     let queries: Vec<u32> = by_query.iter().map(|&[query, _]| query).collect();
     let places: Vec<u32> = by_query.iter().map(|&[_, document]| place(document)).collect();
     Ok((by_query, Pairing::pairs(&queries, &places)?))
+}
+
+/// What the chunks of a call share.
+struct PairCall<'a, Q: Format, C> {
+    passage: &'a Passage<'a>,
+    queries: TokensRef<'a, Q>,
+    documents: &'a C,
+    options: &'a StreamOptions,
+}
+
+impl<Q: Format, C: Corpus<Q>> PairCall<'_, Q, C> {
+    /// Scores some consecutive chunks on a device; `pairs` are `[document, query]` of all
+    /// documents, rising.
+    fn score<E: From<Error>>(
+        &self,
+        device: &Device,
+        chunks: &[Chunk],
+        lists: &Lists<'_>,
+        pairs: &[[u32; 2]],
+        take: &mut dyn FnMut(ScoredPairs<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let PairCall { passage, queries, documents, options } = *self;
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let mut own = None;
+        let queries = match device.ordinal() {
+            Some(_) => TokensRef::Device(queries.on(device, &mut own)?),
+            None => queries,
+        };
+        for chunk in chunks {
+            passage.check()?;
+            let ids = &lists.ids[chunk.items.clone()];
+            let [Some(&first), Some(&last)] = [ids.first(), ids.last()] else { continue };
+            let start = pairs.partition_point(|pair| pair[0] < first);
+            let end = pairs.partition_point(|pair| pair[0] <= last);
+            let (pairs, pairing) = by_query(&pairs[start..end], ids)?;
+            let mut found = None;
+            documents.with_part(device, chunk.items.clone(), &mut |score| {
+                found = Some(score(queries, &pairing, &options.score)?);
+                Ok(())
+            })?;
+            let Some((kernel, scores)) = found else { continue };
+            take(ScoredPairs { pairs: &pairs, scores: &scores })?;
+            passage.note(&[kernel], 1);
+            let bytes = (chunk.rows.len() * documents.row_bytes()) as u64;
+            passage.count(pairs.len(), ids.len(), bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a call has done.
+fn scored(passage: Passage<'_>) -> StreamScored {
+    let (kernels, n_chunks, bytes) = passage.into_parts();
+    StreamScored { kernels, n_chunks, bytes }
 }
