@@ -394,7 +394,7 @@ pub mod training {
 pub mod chamfer {
     pub use crate::ops::chamfer::backward::{ChamferGrad, ChamferGradients};
     pub use crate::ops::chamfer::normals::NormalDistances;
-    pub use crate::ops::chamfer::prepared::{DeviceChamfer, PreparedChamfer};
+    pub use crate::ops::chamfer::prepared::{DeviceChamfer, FoundMemory, PreparedChamfer};
     pub use crate::problem::chamfer::{
         Chamfer, ChamferOptions, Metric, Neighbours, PointReduction,
     };

@@ -9,6 +9,8 @@ _Memory = tuple[int, int]
 _Given = tuple[Any, Any, Any | None, Any | None]
 
 __all__ = [
+    "Chamfer",
+    "CudaChamfer",
     "DeviceMemoryError",
     "Plaid",
     "Quick",
@@ -45,6 +47,24 @@ SCALE_PADDING: int
 
 class DeviceMemoryError(MemoryError): ...
 class WorkspaceError(Exception): ...
+
+@final
+class Chamfer:
+    def __new__(cls, n_threads: int, sides: _Numbers, asked: _Numbers) -> Chamfer: ...
+    def read(self, values: _Memory, distances: _Memory, indices: _Memory) -> None: ...
+    def backward(
+        self, n_threads: int, sides: _Numbers, grad: _Memory, to: tuple[_Memory, _Memory],
+    ) -> None: ...
+
+@final
+class CudaChamfer:
+    def __new__(cls, call: _Numbers, sides: _Numbers, asked: _Numbers) -> CudaChamfer: ...
+    def memory(self) -> tuple[int, int, int, int]: ...
+    def find(self, call: _Numbers, sides: _Numbers, memory: _Memory) -> None: ...
+    def backward(
+        self, call: _Numbers, sides: _Numbers, memory: _Memory, grad: _Memory,
+        to: tuple[_Memory, _Memory],
+    ) -> None: ...
 
 @final
 class Quick:

@@ -3,8 +3,8 @@
 use maxsim::Error;
 use pyo3::PyErr;
 use pyo3::create_exception;
-use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyOSError, PyRuntimeError};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyNotImplementedError, PyOSError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 
 create_exception!(
     _maxsim,
@@ -27,6 +27,8 @@ pub fn raised(error: Error) -> PyErr {
         Error::DeviceMemory { .. } => DeviceMemoryError::new_err(text),
         Error::Source { .. } => PyOSError::new_err(text),
         Error::Interrupted => PyKeyboardInterrupt::new_err(()),
+        // One of RuntimeError's.
+        Error::Unsupported { .. } => PyNotImplementedError::new_err(text),
         _ => PyRuntimeError::new_err(text),
     }
 }

@@ -4,6 +4,7 @@
 mod cpu;
 mod cuda;
 mod errors;
+mod operations;
 mod plaid;
 mod pool;
 mod quantize;
@@ -27,6 +28,8 @@ mod _maxsim {
     use super::cuda::{cuda_backward, cuda_open, cuda_quantize, cuda_score};
     #[pymodule_export]
     use super::errors::DeviceMemoryError;
+    #[pymodule_export]
+    use super::operations::chamfer::{Chamfer, CudaChamfer};
     #[pymodule_export]
     use super::plaid::Plaid;
     #[pymodule_export]

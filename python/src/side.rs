@@ -185,6 +185,11 @@ impl Side {
         self.1.0
     }
 
+    /// Number of items.
+    pub fn n_items(&self) -> usize {
+        self.0.1
+    }
+
     /// Rows of the matrix.
     pub fn rows(&self) -> usize {
         self.0.3

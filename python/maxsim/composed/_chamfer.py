@@ -2,118 +2,125 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple, Union
+from typing import Any, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
-from . import _maxima
+from . import _clouds, _maxima
+from ._clouds import Clouds
 
-_REDUCTIONS = ("mean", "sum", "max", "none", None)
-
-
-def _distances(points: Tensor, others: Tensor, norm: int) -> Tensor:
-    """`[n, m]` distances by differences: squared L2, or L1."""
-    difference = points.unsqueeze(1) - others.unsqueeze(0)
-    return difference.abs().sum(-1) if norm == 1 else difference.square().sum(-1)
+_NONE = ("none", None)
 
 
-@torch.no_grad()
 def nearest(points: Tensor, others: Tensor, norm: int = 2) -> Tuple[Tensor, Tensor]:
     """For each of `points` `[n, d]` the least distance to `others` `[m, d]` and its index.
 
-    f32 (f64 for f64) differences, the lowest index of equals; NaN propagates. Without others the
-    distance is 0 and the index -1. Chunked: `n × m` is never held.
+    By differences in f32 (f64 for f64); the lowest index of equals; NaN propagates. Without others
+    the distance is 0 and the index -1. Without gradients.
     """
-    kind = _maxima.accumulation_type(points, others)
-    points, others = points.to(kind), others.to(kind)
-    count = points.shape[0]
-    least = points.new_zeros(count)
-    place = torch.full((count,), -1, dtype=torch.int64, device=points.device)
-    if count == 0 or others.shape[0] == 0:
-        return least, place
-    least = torch.full_like(least, float("inf"))
-    place = torch.zeros_like(place)
-    width = max(1, points.shape[1])
-    columns = max(1, min(others.shape[0], _maxima.CHUNK_ELEMENTS // width // 64))
-    for start, end in _maxima.spans(count, columns * width):
-        for first in range(0, others.shape[0], columns):
-            found = _distances(points[start:end], others[first : first + columns], norm).min(dim=1)
-            # A strict comparison keeps the earlier chunk at equals; a NaN always takes over.
-            better = (found.values < least[start:end]) | found.values.isnan()
-            better &= ~least[start:end].isnan()
-            least[start:end] = torch.where(better, found.values, least[start:end])
-            place[start:end] = torch.where(better, found.indices + first, place[start:end])
-    return least, place
+    x, y = (_clouds.clouds(p.detach()[None], None, None, "points") for p in (points, others))
+    found = _clouds.find(x, y, norm, "sum", True)
+    if found.distances is None:
+        return _clouds.compared(points.detach(), others.detach(), norm)
+    return found.distances, found.places.long()
 
 
-def _to_nearest(points: Tensor, others: Tensor, place: Tensor, norm: int) -> Tensor:
-    """Distances to the chosen neighbours, differentiable in both clouds."""
-    kind = _maxima.accumulation_type(points, others)
-    difference = points.to(kind) - others.to(kind)[place]
-    return difference.abs().sum(-1) if norm == 1 else difference.square().sum(-1)
+def _rows_of(places: Tensor, x: Clouds, y: Clouds) -> Tensor:
+    """The rows of neighbours; of a point without one, any."""
+    return x.of_points(y.starts) + places.clamp_min(0)
 
 
-def _reduce(values: Tensor, how: Optional[str]) -> Tensor:
-    if how in ("none", None):
-        return values
-    if values.shape[0] == 0:
-        return values.sum()
+def _gathered(flat: Tensor, x: Clouds) -> Tensor:
+    """Rows of points, a cloud's after the other's."""
+    rows = flat.reshape(-1, flat.shape[-1])
+    return rows if x.is_full else rows[x.rows()]
+
+
+def _distances(places: Tensor, x: Clouds, y: Clouds, norm: int) -> Tensor:
+    """Distances to neighbours, differentiable in both clouds; 0 where there is none."""
+    kind = _maxima.accumulation_type(x.points, y.points)
+    own = _gathered(x.points, x).to(kind)
+    others = y.points.reshape(-1, y.points.shape[-1]).to(kind)
+    if others.shape[0] == 0:
+        return own.new_zeros(own.shape[0])
+    has = (places >= 0)[:, None]
+    own, others = (rows.masked_fill(~has, 0.0) for rows in (own, others[_rows_of(places, x, y)]))
+    return _clouds.distances(own, others, norm)
+
+
+def _cosines(
+    places: Tensor, x: Clouds, y: Clouds, normals: Tuple[Tensor, Tensor], is_abs: bool
+) -> Tensor:
+    """1 - cos of the normals of points and their neighbours; 0 where there is none."""
+    kind = _maxima.accumulation_type(*normals)
+    own = _gathered(normals[0], x).to(kind)
+    others = normals[1].reshape(-1, normals[1].shape[-1]).to(kind)
+    if others.shape[0] == 0:
+        return own.new_zeros(own.shape[0])
+    neighbours = others[_rows_of(places, x, y)]
+    cosine = torch.nn.functional.cosine_similarity(own, neighbours, dim=-1, eps=1e-6)
+    found = 1 - (cosine.abs() if is_abs else cosine)
+    return torch.where(places >= 0, found, torch.zeros_like(found))
+
+
+def _reduced(flat: Tensor, places: Tensor, x: Clouds, how: Optional[str]) -> Tensor:
+    """Numbers of points, of each cloud: `[B]`; the points without a neighbour do not count."""
+    table = x.table(flat, 0.0)
     if how == "max":
-        return values.max()
-    return values.mean() if how == "mean" else values.sum()
+        if table.shape[1] == 0:
+            return table.sum(-1)
+        has = x.table(places, -1) >= 0
+        most = table.masked_fill(~has, float("-inf")).max(-1).values
+        return torch.where(has.any(-1), most, torch.zeros_like(most))
+    sums = table.sum(-1)
+    if how == "sum":
+        return sums
+    return sums / (x.table(places, -1) >= 0).sum(-1).clamp_min(1)
 
 
-def _one_way(
-    points: Tensor,
-    others: Tensor,
-    normals: Optional[Tuple[Tensor, Tensor]],
-    norm: int,
-    how: Optional[str],
-    abs_cosine: bool,
-) -> Tuple[Tensor, Optional[Tensor]]:
-    """The reduced distance of a cloud to another, and that of their normals."""
-    kind = _maxima.accumulation_type(points, others)
-    if points.shape[0] == 0 or others.shape[0] == 0:
-        nothing = points.new_zeros(points.shape[0], dtype=kind)
-        return _reduce(nothing, how), None if normals is None else _reduce(nothing, how)
-    _, place = nearest(points.detach(), others.detach(), norm)
-    distance = _reduce(_to_nearest(points, others, place, norm), how)
-    if normals is None:
-        return distance, None
-    cosine = torch.nn.functional.cosine_similarity(
-        normals[0].to(kind), normals[1].to(kind)[place], dim=-1, eps=1e-6
-    )
-    return distance, _reduce(1 - (cosine.abs() if abs_cosine else cosine), how)
+def _joined(numbers: list[Tensor], sides: list[Clouds]) -> Tensor:
+    """Numbers of points, the directions of a pair of clouds one after the other: a row each."""
+    if len(sides) == 1 or all(side.is_full for side in sides):
+        return torch.cat([side.table(of, 0.0) for side, of in zip(sides, numbers)], dim=1)
+    parts = [torch.split(of, side.lengths.tolist()) for side, of in zip(sides, numbers)]
+    return torch.nn.utils.rnn.pad_sequence([torch.cat(rows) for rows in zip(*parts)],
+                                           batch_first=True)
 
 
-def _lengths(given: Optional[Tensor], clouds: Tensor, name: str) -> list[int]:
-    if given is None:
-        return [clouds.shape[1]] * clouds.shape[0]
-    if given.shape != clouds.shape[:1]:
-        raise ValueError(f"{name} must be [{clouds.shape[0]}], got {tuple(given.shape)}")
-    lengths = [int(length) for length in given.tolist()]
-    if any(length < 0 or length > clouds.shape[1] for length in lengths):
-        raise ValueError(f"{name} must lie in 0..={clouds.shape[1]}")
-    return lengths
+def _over_batch(values: Tensor, weights: Optional[Tensor], how: Optional[str]) -> Tensor:
+    """The values of a batch, weighted and reduced."""
+    if weights is not None:
+        values = values * (weights if values.dim() == 1 else weights.unsqueeze(-1))
+    if how in _NONE or values.dim() > 1:
+        return values
+    if how == "sum":
+        return values.sum()
+    if weights is not None:
+        return values.sum() / weights.sum().clamp_min(1e-12)
+    return values.mean() if values.numel() else values.sum()
 
 
-def _check(x: Tensor, y: Tensor, norm: int, how: Optional[str], batch: Optional[str]) -> None:
+def _check(
+    x: Tensor, y: Tensor, norm: int, how: Optional[str], batch: Optional[str], is_packed: bool
+) -> None:
     for name, cloud in (("x", x), ("y", y)):
         if not cloud.is_floating_point():
             raise TypeError(f"{name} must have a float type, got {cloud.dtype}")
-    if x.dim() != y.dim() or x.dim() not in (2, 3):
+    ranks = (x.dim(), y.dim())
+    if not (set(ranks) <= {2, 3} if is_packed else ranks in ((2, 2), (3, 3))):
         raise ValueError(
             f"x and y must both be [n, d] or [B, n, d], got {tuple(x.shape)}, {tuple(y.shape)}"
         )
-    if x.shape[-1] != y.shape[-1] or (x.dim() == 3 and x.shape[0] != y.shape[0]):
+    if x.shape[-1] != y.shape[-1]:
         raise ValueError(f"x and y disagree in shape: {tuple(x.shape)}, {tuple(y.shape)}")
     if x.device != y.device:
         raise ValueError(f"x is on {x.device}, y on {y.device}")
     if norm not in (1, 2):
         raise ValueError(f"norm must be 1 or 2, got {norm}")
-    if how not in _REDUCTIONS:
-        raise ValueError(f"point_reduction must be one of {_REDUCTIONS}, got {how!r}")
+    if how not in _clouds.REDUCTIONS:
+        reductions = tuple(_clouds.REDUCTIONS)
+        raise ValueError(f"point_reduction must be one of {reductions}, got {how!r}")
     if batch not in ("mean", "sum", "none", None):
         raise ValueError(f"batch_reduction must be mean, sum or none, got {batch!r}")
 
@@ -124,6 +131,8 @@ def chamfer(
     *,
     x_lengths: Optional[Tensor] = None,
     y_lengths: Optional[Tensor] = None,
+    x_offsets: Optional[Tensor] = None,
+    y_offsets: Optional[Tensor] = None,
     x_normals: Optional[Tensor] = None,
     y_normals: Optional[Tensor] = None,
     weights: Optional[Tensor] = None,
@@ -132,85 +141,81 @@ def chamfer(
     norm: int = 2,
     single_directional: bool = False,
     abs_cosine: bool = True,
-) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    neighbours: bool = False,
+) -> Union[Tensor, Tuple[Any, ...]]:
     """Chamfer distance of clouds `x` and `y`: of each point to the nearest of the other cloud.
 
-    Clouds are `[n, d]`, or `[B, n, d]` with `x_lengths` and `y_lengths` `[B]`. `norm` 2 is the
-    *squared* L2 distance, 1 the sum of absolute differences, both by differences in f32 (f64 for
-    f64). `point_reduction` (`mean`, `sum`, `max`, `none`) reduces a direction, whose sums are
-    added unless `single_directional`; `batch_reduction` the batch, each pair times its `weights`
-    `[B]` (the mean is divided by their sum). With `none` for the points a direction is a vector:
-    both directions are then given one after the other, padded with 0 in a batch. With normals the
-    result is `(distance, normals)`, the second `1 - |cos|` of the normals of neighbours, or
-    `1 - cos` without `abs_cosine`.
+    Clouds are `[n, d]`; or `[B, n, d]`, with `x_lengths` and `y_lengths` `[B]` where they have
+    fewer points; or of any sizes, one after the other in `[rows, d]` with `x_offsets` and
+    `y_offsets` `[B + 1]`. `norm` 2 is the *squared* L2 distance, 1 the sum of absolute
+    differences, both by differences in f32 (f64 for f64). `point_reduction` (`mean`, `sum`,
+    `max`, `none`) reduces a direction, whose sums are added unless `single_directional`;
+    `batch_reduction` the batch, each pair times its `weights` `[B]` (the mean is divided by their
+    sum). With `none` for the points a direction is a vector: both directions are then given one
+    after the other, padded with 0 in a batch.
+
+    The result is the distance alone, or a tuple of it and what else is asked for. With normals,
+    which lie as their points do: `1 - |cos|` of the normals of neighbours, or `1 - cos` without
+    `abs_cosine`, reduced as the distances are. With `neighbours`: a pair of the index of each
+    point's neighbour in the other cloud, `[n]` or `[B, n]` int64, -1 for none, of `x` and of `y`
+    (None where `single_directional`).
 
     An empty cloud contributes 0 and takes no gradient; NaN shows; the nearest of equals is the
     lowest index. Differentiable in the clouds, normals and weights. The matrix of distances is
-    never held. Raises ValueError for shapes, lengths or options that disagree, TypeError for
-    element types that are not floats.
+    never held. f16, bf16 and f32 on the CPU and CUDA devices are the library's own engines; what
+    a device's engine does not take, and f64, is composed of torch. Lengths and offsets on a device
+    are read, which waits. Raises ValueError for shapes, lengths or options that disagree,
+    TypeError for element types that are not floats.
     """
-    _check(x, y, norm, point_reduction, batch_reduction)
+    is_packed = x_offsets is not None or y_offsets is not None
+    _check(x, y, norm, point_reduction, batch_reduction, is_packed)
     if (x_normals is None) != (y_normals is None):
         raise ValueError("x_normals and y_normals must be given together")
-    single = x.dim() == 2
-    if single:
-        x, y = x.unsqueeze(0), y.unsqueeze(0)
-        x_normals = None if x_normals is None else x_normals.unsqueeze(0)
-        y_normals = None if y_normals is None else y_normals.unsqueeze(0)
     if x_normals is not None and y_normals is not None:
         if x_normals.shape != x.shape or y_normals.shape != y.shape:
             raise ValueError("normals must have the shapes of their clouds")
-    if weights is not None and weights.shape != x.shape[:1]:
-        raise ValueError(f"weights must be [{x.shape[0]}], got {tuple(weights.shape)}")
-    x_sizes = _lengths(x_lengths, x, "x_lengths")
-    y_sizes = _lengths(y_lengths, y, "y_lengths")
-    distances: list[Tensor] = []
-    normals: list[Tensor] = []
-    for item, (n, m) in enumerate(zip(x_sizes, y_sizes)):
-        left, right = x[item, :n], y[item, :m]
-        pair = None
-        if x_normals is not None and y_normals is not None:
-            pair = (x_normals[item, :n], y_normals[item, :m])
-        parts = [_one_way(left, right, pair, norm, point_reduction, abs_cosine)]
-        if not single_directional:
-            back = None if pair is None else (pair[1], pair[0])
-            parts.append(_one_way(right, left, back, norm, point_reduction, abs_cosine))
-        distances.append(_join([distance for distance, _ in parts], point_reduction))
-        if pair is not None:
-            normals.append(_join([n for _, n in parts if n is not None], point_reduction))
+    single = x.dim() == 2 and not is_packed
+    if single:
+        x, y = x[None], y[None]
+    sides = [_clouds.clouds(x, x_lengths, x_offsets, "x"),
+             _clouds.clouds(y, y_lengths, y_offsets, "y")]
+    n = sides[0].lengths.shape[0]
+    if sides[1].lengths.shape[0] != n:
+        raise ValueError(f"x has {n} clouds, y {sides[1].lengths.shape[0]}")
+    if weights is not None and tuple(weights.shape) != (n,):
+        raise ValueError(f"weights must be [{n}], got {tuple(weights.shape)}")
+    found = _clouds.find(sides[0], sides[1], norm, point_reduction, single_directional)
+    sizes = [int(side.lengths.sum()) for side in sides][: 1 if single_directional else 2]
+    directions = [(sides[0], sides[1]), (sides[1], sides[0])][: len(sizes)]
+    places = [part.long() for part in torch.split(found.places, sizes)]
+
+    def over_points(numbers: list[Tensor]) -> Tensor:
+        """Numbers of the points of all directions, of each pair of clouds."""
+        if point_reduction in _NONE:
+            return _joined(numbers, sides[: len(sizes)])
+        of = zip(numbers, places, sides)
+        return torch.stack([_reduced(*each, point_reduction) for each in of]).sum(0)
+
+    if found.values is not None and point_reduction not in _NONE:
+        values = found.values
+    elif found.distances is not None:
+        values = over_points(list(torch.split(found.distances, sizes)))
+    else:
+        values = over_points([_distances(p, *d, norm) for p, d in zip(places, directions)])
     batch = "none" if single else batch_reduction
-    values = _over_batch(distances, weights, batch, x, point_reduction)
-    if x_normals is None:
+
+    def shown(values: Tensor) -> Tensor:
+        values = _over_batch(values, weights, batch)
         return values[0] if single else values
-    others = _over_batch(normals, weights, batch, x, point_reduction)
-    return (values[0], others[0]) if single else (values, others)
 
-
-def _join(directions: list[Tensor], how: Optional[str]) -> Tensor:
-    """Both directions: one after the other where points are not reduced, else their sum."""
-    if how in ("none", None):
-        return torch.cat(directions)
-    return torch.stack(directions).sum(0)
-
-
-def _over_batch(
-    values: list[Tensor],
-    weights: Optional[Tensor],
-    how: Optional[str],
-    like: Tensor,
-    points: Optional[str],
-) -> Tensor:
-    """The batch's distances, weighted and reduced."""
-    if not values:
-        return like.new_zeros(0 if how in ("none", None) else (), dtype=torch.float32)
-    if points in ("none", None):
-        table = torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
-        return table if weights is None else table * weights.unsqueeze(-1)
-    table = torch.stack(values)
-    if weights is not None:
-        table = table * weights
-    if how in ("none", None):
-        return table
-    if how == "sum":
-        return table.sum()
-    return table.mean() if weights is None else table.sum() / weights.sum().clamp_min(1e-12)
+    results: list[Any] = [shown(values)]
+    if x_normals is not None and y_normals is not None:
+        pairs = [(x_normals, y_normals), (y_normals, x_normals)]
+        of_normals = zip(places, directions, pairs)
+        results.append(shown(over_points([_cosines(p, *d, both, abs_cosine)
+                                          for p, d, both in of_normals])))
+    if neighbours:
+        tables = [side.table(p, -1) for side, p in zip(sides, places)]
+        tables = [table[0] if single else table for table in tables]
+        results.append((tables[0], tables[1] if len(tables) > 1 else None))
+    return results[0] if len(results) == 1 else tuple(results)

@@ -19,6 +19,7 @@ absent! {
             element: ElementType,
         ) -> Result<CudaChamferWork>;
         fn workspace_bytes(&self) -> u64;
+        fn found_memory(&self, n_points: [usize; 2]) -> (u64, [u64; 3]);
         fn check_backward(&self) -> Result<()>;
         fn enqueue(
             &self,
@@ -41,6 +42,13 @@ absent! {
             n_points: [usize; 2],
             n_pairs: usize,
             dim: usize,
+        ) -> Result<CudaChamfer>;
+        unsafe fn from_raw_unchecked(
+            device: &Arc<CudaDevice>,
+            n_points: [usize; 2],
+            n_pairs: usize,
+            dim: usize,
+            address: u64,
         ) -> Result<CudaChamfer>;
         fn of_found(device: &Arc<CudaDevice>, found: &Chamfer) -> Result<CudaChamfer>;
         fn read(&self, stream: &mut CudaStream) -> Result<(Vec<f32>, [Neighbours; 2])>;

@@ -7,9 +7,11 @@ use maxsim_kernels::abi::params::chamfer::CloudStats;
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::memory::{Buffer, overwrite};
+use crate::cuda::driver::pointer::check_foreign;
 use crate::cuda::driver::stream::CudaStream;
 use crate::error::Result;
 use crate::problem::chamfer::{Chamfer, Neighbours, Reduced, each_cloud, reduced};
+use crate::problem::outputs::Trust;
 use crate::runtime::alloc::{filled, reserve};
 
 /// Alignment of each list.
@@ -39,7 +41,27 @@ pub(crate) struct CudaChamfer {
     n_pairs: usize,
     addresses: Addresses,
     hazard: Arc<Hazard>,
-    _memory: Buffer,
+    _owned: Option<Buffer>,
+}
+
+impl Addresses {
+    fn new([keys, distances, indices, stats, values, sums, flags]: [u64; 7]) -> Addresses {
+        Addresses { keys, distances, indices, stats, values, sums, flags }
+    }
+}
+
+/// Where each list begins, in the order of [`Addresses`], and the end of the last.
+fn places(n_points: [usize; 2], n_pairs: usize, dim: usize) -> ([u64; 7], u64) {
+    let n = (n_points[0] + n_points[1]) as u64;
+    let stats_bytes = 2 * n_pairs as u64 * size_of::<CloudStats>() as u64;
+    let lens = [n * 8, n * 4, n * 4, stats_bytes, n_pairs as u64 * 4, n * dim as u64 * 8, n * 8];
+    let mut end = 0;
+    let offsets = lens.map(|len| {
+        let offset = end;
+        end = (offset + len).next_multiple_of(ALIGN_BYTES);
+        offset
+    });
+    (offsets, end)
 }
 
 impl CudaChamfer {
@@ -50,23 +72,38 @@ impl CudaChamfer {
         n_pairs: usize,
         dim: usize,
     ) -> Result<CudaChamfer> {
-        let n = (n_points[0] + n_points[1]) as u64;
-        let stats_bytes = 2 * n_pairs as u64 * size_of::<CloudStats>() as u64;
-        let lens =
-            [n * 8, n * 4, n * 4, stats_bytes, n_pairs as u64 * 4, n * dim as u64 * 8, n * 8];
-        let mut end = 0;
-        let offsets = lens.map(|len| {
-            let offset = end;
-            end = (offset + len).next_multiple_of(ALIGN_BYTES);
-            offset
-        });
-        let memory = Buffer::zeroed(device, end)?;
-        let [keys, distances, indices, stats, values, sums, flags] =
-            offsets.map(|offset| memory.address() + offset);
-        let addresses = Addresses { keys, distances, indices, stats, values, sums, flags };
+        let (offsets, len_bytes) = places(n_points, n_pairs, dim);
+        let memory = Buffer::zeroed(device, len_bytes)?;
+        let addresses = Addresses::new(offsets.map(|offset| memory.address() + offset));
         let hazard = Arc::new(Hazard::new(device)?);
         let device = device.clone();
-        Ok(CudaChamfer { device, n_points, n_pairs, addresses, hazard, _memory: memory })
+        Ok(CudaChamfer { device, n_points, n_pairs, addresses, hazard, _owned: Some(memory) })
+    }
+
+    /// Foreign memory, of whose use nothing is recorded.
+    ///
+    /// # Safety
+    /// As [`crate::chamfer::PreparedChamfer::found_from_raw_unchecked`].
+    pub(crate) unsafe fn from_raw_unchecked(
+        device: &Arc<CudaDevice>,
+        n_points: [usize; 2],
+        n_pairs: usize,
+        dim: usize,
+        address: u64,
+    ) -> Result<CudaChamfer> {
+        let (offsets, len_bytes) = places(n_points, n_pairs, dim);
+        check_foreign(device, address, len_bytes, ALIGN_BYTES, Trust::Unchecked)?;
+        let addresses = Addresses::new(offsets.map(|offset| address + offset));
+        let hazard = Arc::new(Hazard::of_foreign(device, Trust::Unchecked)?);
+        let device = device.clone();
+        Ok(CudaChamfer { device, n_points, n_pairs, addresses, hazard, _owned: None })
+    }
+
+    /// Bytes of the memory, and from where on it has distances, indices and values.
+    pub(super) fn memory(n_points: [usize; 2], n_pairs: usize, dim: usize) -> (u64, [u64; 3]) {
+        let (offsets, len_bytes) = places(n_points, n_pairs, dim);
+        let Addresses { distances, indices, values, .. } = Addresses::new(offsets);
+        (len_bytes, [distances, indices, values])
     }
 
     /// What was found before, as gradients need it.

@@ -122,6 +122,11 @@ impl CudaChamferWork {
         self.search.as_ref().map_or(0, Search::workspace_bytes)
     }
 
+    /// Bytes of what is found, and from where on these have distances, indices and values.
+    pub(crate) fn found_memory(&self, n_points: [usize; 2]) -> (u64, [u64; 3]) {
+        CudaChamfer::memory(n_points, self.n_pairs as usize, self.dim)
+    }
+
     /// Enqueues the search and the reduction. Allocates nothing once the stream's workspace has
     /// grown.
     ///

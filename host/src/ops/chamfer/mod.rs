@@ -4,6 +4,8 @@ pub(crate) mod backward;
 mod command;
 pub(crate) mod normals;
 pub(crate) mod prepared;
+#[allow(unsafe_code)]
+pub(crate) mod raw;
 
 use self::backward::ChamferGrad;
 

@@ -65,6 +65,21 @@ pub struct DeviceChamfer {
     pub(super) inner: On<Arc<Swap<Chamfer>>, Arc<CudaChamfer>>,
 }
 
+/// Where the memory of [`PreparedChamfer::found_from_raw_unchecked`] has what was found, in bytes
+/// from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FoundMemory {
+    /// Bytes in all.
+    pub len_bytes: u64,
+    /// f32 distances of the points of the first clouds, and after them of those of the second.
+    pub distances: u64,
+    /// i32 indices of their neighbours, likewise.
+    pub indices: u64,
+    /// f32 values, one for each pair of clouds.
+    pub values: u64,
+}
+
 impl Device {
     /// Makes the [Chamfer distances](Device::chamfer) of clouds ready, for any number of
     /// [`Queue::chamfer_into`](crate::stream::Queue::chamfer_into) calls with clouds that lie as
@@ -178,12 +193,7 @@ impl PreparedChamfer {
     /// # Errors
     /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.
     pub fn new_gradients(&self, element: GradientType) -> Result<DeviceGradients> {
-        let rows = [self.layouts[0].rows(), self.layouts[1].rows(), 0];
-        let dim = self.layouts[0].dim();
-        let element = match element {
-            GradientType::F32 => ElementType::F32,
-            GradientType::Tokens => self.element,
-        };
+        let (rows, dim, element) = self.gradient_shape(element);
         let inner = match &self.device.0 {
             On::Cpu(()) => On::Cpu(Arc::new(Swap::new(Gradients::of_rows(rows, dim)?))),
             On::Cuda(cuda) => {
@@ -192,6 +202,16 @@ impl PreparedChamfer {
             }
         };
         Ok(DeviceGradients { device: self.device.clone(), element, rows, dim, inner })
+    }
+
+    /// Rows of each matrix of gradients, their dim, and what they are stored as.
+    pub(super) fn gradient_shape(&self, of: GradientType) -> ([usize; 3], usize, ElementType) {
+        let element = match of {
+            GradientType::F32 => ElementType::F32,
+            GradientType::Tokens => self.element,
+        };
+        let [x, y] = &self.layouts;
+        ([x.rows(), y.rows(), 0], x.dim(), element)
     }
 
     pub(super) fn n_values(&self) -> usize {

@@ -1,0 +1,3 @@
+//! Operations beside the sum of maxima.
+
+pub mod chamfer;
