@@ -5,6 +5,7 @@
 //! `libcuda.so.1` and read the counts ([`stand_in_count`]). It pretends to be a device of compute
 //! capability 9.0 whose work is done after a number of further launches ([`stand_in_set_lag`]).
 
+mod event;
 mod memory;
 
 use std::alloc::{alloc_zeroed, dealloc};
@@ -15,6 +16,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use event::{Event, is_done, record};
 use memory::{fill, free, layout};
 
 const OK: u32 = 0;
@@ -57,9 +59,11 @@ enum Count {
     Repeated,
     /// Waits of streams that are captured for events outside their graph.
     External,
+    /// Launches on streams that do not wait for all copies of other streams.
+    Early,
 }
 
-const N_COUNTS: usize = 13;
+const N_COUNTS: usize = 14;
 
 static COUNTS: [AtomicU64; N_COUNTS] = [const { AtomicU64::new(0) }; N_COUNTS];
 
@@ -81,6 +85,8 @@ static STATE: Mutex<State> = Mutex::new(State {
     copied_to: BTreeSet::new(),
     captured: BTreeSet::new(),
     busy: BTreeSet::new(),
+    n_copies: 0,
+    behind: BTreeMap::new(),
     watched: Watched { start: u64::MAX - WATCHED_BYTES, len: 0 },
     handles: 0x5000,
 });
@@ -94,6 +100,10 @@ struct State {
     captured: BTreeSet<usize>,
     /// Streams with kernels. The work of others is done at once.
     busy: BTreeSet<usize>,
+    /// Copies to the device in stream order, ever.
+    n_copies: u64,
+    /// How many of these the work of a stream comes behind.
+    behind: BTreeMap<usize, u64>,
     watched: Watched,
     handles: usize,
 }
@@ -215,26 +225,6 @@ unsafe fn handle(to: *mut usize) -> u32 {
     OK
 }
 
-/// The launch that an event was last recorded behind.
-pub struct Event(AtomicU64);
-
-/// The launch of an event without work.
-const NEVER: u64 = u64::MAX;
-
-fn is_done(event: *mut Event) -> bool {
-    // SAFETY: an event that `cuEventCreate` made.
-    let at = unsafe { (*event).0.load(Ordering::Relaxed) };
-    at == NEVER || at.saturating_add(LAG.load(Ordering::Relaxed)) <= CLOCK.load(Ordering::Relaxed)
-}
-
-fn record(event: *mut Event, stream: usize) -> u32 {
-    let is_busy = state().busy.contains(&stream);
-    let at = if is_busy { CLOCK.load(Ordering::Relaxed) } else { NEVER };
-    // SAFETY: as above.
-    unsafe { (*event).0.store(at, Ordering::Relaxed) };
-    OK
-}
-
 macro_rules! driver {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $body:block)*) => {$(
         /// The driver's function of this name, as far as the library needs it.
@@ -342,9 +332,14 @@ driver! {
         if SLOW_COPIES.load(Ordering::Relaxed) {
             state().busy.insert(stream);
         }
-        if !state().copied_to.insert(to) {
+        let mut state = state();
+        if !state.copied_to.insert(to) {
             count(Count::Repeated);
         }
+        state.n_copies += 1;
+        let n_copies = state.n_copies;
+        state.behind.insert(stream, n_copies);
+        drop(state);
         ptr::copy_nonoverlapping(from, ptr::with_exposed_provenance_mut(to as usize), len);
         OK
     }
@@ -393,10 +388,14 @@ driver! {
     }
     fn cuStreamDestroy_v2(_stream: usize) { OK }
     fn cuStreamSynchronize(_stream: usize) { count(Count::Waits); OK }
-    fn cuStreamWaitEvent(stream: usize, _event: *mut Event, _flags: c_uint) {
-        if state().captured.contains(&stream) {
+    fn cuStreamWaitEvent(stream: usize, event: *mut Event, _flags: c_uint) {
+        let mut state = state();
+        if state.captured.contains(&stream) {
             count(Count::External);
         }
+        let n_copies = (*event).n_copies();
+        let behind = state.behind.entry(stream).or_default();
+        *behind = n_copies.max(*behind);
         OK
     }
     fn cuStreamGetCaptureInfo(stream: usize, status: *mut c_int, id: *mut u64) {
@@ -411,7 +410,7 @@ driver! {
 
     fn cuEventCreate(event: *mut *mut Event, _flags: c_uint) {
         count(Count::Allocations);
-        *event = Box::into_raw(Box::new(Event(AtomicU64::new(0))));
+        *event = Event::create();
         OK
     }
     fn cuEventDestroy_v2(event: *mut Event) { drop(Box::from_raw(event)); OK }
@@ -431,7 +430,7 @@ driver! {
     fn cuEventSynchronize(event: *mut Event) {
         count(Count::Waits);
         forbidden_in_capture();
-        (*event).0.store(NEVER, Ordering::Relaxed);
+        (*event).complete();
         OK
     }
 
@@ -484,7 +483,12 @@ pub struct LaunchConfig {
 
 fn launch(stream: usize) -> u32 {
     count(Count::Launches);
-    state().busy.insert(stream);
+    let mut state = state();
+    state.busy.insert(stream);
+    if state.behind.get(&stream).copied().unwrap_or(0) < state.n_copies {
+        count(Count::Early);
+    }
+    drop(state);
     CLOCK.fetch_add(1, Ordering::Relaxed);
     OK
 }

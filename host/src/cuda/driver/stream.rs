@@ -297,8 +297,9 @@ impl Drop for CudaStream {
 }
 
 impl CudaDevice {
-    /// Runs a synchronous call on a stream kept for that. Calls of other threads at the same
-    /// time get streams of their own, which are not kept.
+    /// Runs a synchronous call on a stream kept for that, behind all copies of lists and rows that
+    /// were begun before: a call may launch kernels that read them. Calls of other threads at the
+    /// same time get streams of their own, which are not kept.
     pub(crate) fn on_idle_stream<R>(
         self: &Arc<CudaDevice>,
         call: impl FnOnce(&mut CudaStream) -> Result<R>,
@@ -308,6 +309,9 @@ impl CudaDevice {
             Some(stream) => stream,
             None => CudaStream::new(self)?,
         };
+        let entered = self.enter()?;
+        self.staging.follow(&entered, &stream, Order::Stream(stream.id))?;
+        drop(entered);
         let result = call(&mut stream);
         // Another thread may have returned a stream meanwhile: drop it outside the lock.
         let surplus = lock(&self.idle_stream).replace(stream);

@@ -10,7 +10,7 @@ use maxsim::format::{Int8, RawRows, RawScaleWords, ScaleType};
 use maxsim::search::{ErrorTerms, SearchOptions, SearchTokens};
 use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Tokens};
 
-use super::stand_in::{ALLOCATIONS, CALLS, LAUNCHES, StandIn, WAITS, in_stand_in};
+use super::stand_in::{ALLOCATIONS, CALLS, EARLY, LAUNCHES, StandIn, WAITS, in_stand_in};
 
 const DIM: usize = 128;
 
@@ -149,5 +149,27 @@ fn rankings_of_handles_wait_once() {
             let found = device.top_k(&queries, &documents, &cross, &options, 10);
             assert_eq!(found.expect("rankings").len(), 1);
         });
+    });
+}
+
+/// Queries are in flight when a call begins: what divides them by their lengths, on a stream of
+/// its own, waits for them as the scores do.
+#[test]
+fn rows_in_flight_are_not_read_before_they_are_there() {
+    in_stand_in("search::rows_in_flight_are_not_read_before_they_are_there", |driver| {
+        let device = Device::cuda(0).expect("the stand-in's device");
+        let data = numbers(200 * 10 * DIM);
+        let documents = Tokens::padded(&data, 200, 10, DIM).expect("documents");
+        let documents = device.upload(&documents).expect("a handle");
+        let queries = Tokens::padded(&data[..32 * DIM], 1, 32, DIM).expect("queries");
+        for normalize in [true, false, true] {
+            let options = ScoreOptions::default().normalize(normalize);
+            driver.clear();
+            let found = device.top_k(&queries, &documents, &Pairing::cross(), &options, 10);
+            let _ = found.expect("a ranking");
+            let (early, launches) = (driver.count(EARLY), driver.count(LAUNCHES));
+            assert!(launches > 1, "{launches} kernels");
+            assert_eq!(early, 0, "of {launches} kernels before their rows were there");
+        }
     });
 }

@@ -18,6 +18,7 @@ pub const CAPTURED: usize = 9;
 pub const CALLS: usize = 10;
 pub const REPEATED: usize = 11;
 pub const EXTERNAL: usize = 12;
+pub const EARLY: usize = 13;
 
 /// The environment variable of a process with the stand-in.
 const INSIDE: &str = "MAXSIM_TEST_DRIVER";
