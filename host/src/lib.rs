@@ -461,8 +461,8 @@ pub mod xtr {
 /// # Ok::<(), maxsim::Error>(())
 /// ```
 pub mod projection {
-    pub use crate::ops::projection::Projection;
     pub use crate::ops::projection::backward::{ProjectedGradients, ProjectionGradients};
+    pub use crate::ops::projection::{Projection, prepared::PreparedProjected};
 }
 
 /// Calls in stream order: prepared once, then enqueued on a [`Stream`](stream::Stream) or captured

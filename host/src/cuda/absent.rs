@@ -129,9 +129,12 @@ absent! {
             call: &ResidualCall<'_>,
             found: ResidualFound<'_>,
         ) -> Result<()>;
-        fn score_slices(&self, queries: &CudaTokens, hidden: &Arc<CudaTokens>,
-            slices: &[SliceCall<'_>], options: &ScoreOptions) -> Result<Vec<Scores>>;
         fn search_stream(&self, call: &StreamCall<'_>) -> Result<StreamFound>;
+    }
+    CudaSlices {
+        fn new(device: Device<'_>, hidden: &Arc<CudaTokens>, calls: &[SliceCall<'_>],
+            options: &ScoreOptions) -> Result<CudaSlices>;
+        fn score(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Scores>>;
     }
     CudaStream {
         fn new(device: Device<'_>) -> Result<CudaStream>;

@@ -47,8 +47,8 @@ pub(crate) struct ProjectionCall<'a> {
     pub rows: Range<usize>,
     /// The layout of their tokens, in a matrix of these rows.
     pub layout: &'a TokenLayout,
-    pub weight: &'a CudaTokens,
-    pub bias: Option<&'a CudaTokens>,
+    pub weight: &'a Arc<CudaTokens>,
+    pub bias: Option<&'a Arc<CudaTokens>>,
     pub element: ElementType,
     pub normalize: bool,
 }
@@ -70,6 +70,9 @@ pub(crate) struct SliceCall<'a> {
     pub projection: ProjectionCall<'a>,
     pub problem: Problem<'a>,
     pub chosen: Chosen,
+    /// The number of the plan: that of the slice before where problem and kernel are the same, or
+    /// else the next.
+    pub plan: usize,
 }
 
 /// Arguments of a call for the gradients of residual-compressed documents.

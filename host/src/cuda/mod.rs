@@ -44,6 +44,7 @@ pub(crate) use driver::pointer::{check_range, read_rows};
 pub(crate) use driver::stream::CudaStream;
 pub(crate) use forward::bandwidth::read;
 pub(crate) use forward::plan::ForwardPlan;
+pub(crate) use forward::projection::CudaSlices;
 pub(crate) use forward::rescore::CudaRescore;
 
 pub(crate) use graph::{CudaCall, CudaGraph};

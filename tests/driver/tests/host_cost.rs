@@ -6,6 +6,7 @@
 
 mod calls;
 mod chamfer;
+mod projection;
 mod search;
 mod stand_in;
 mod streaming;

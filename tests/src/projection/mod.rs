@@ -168,7 +168,15 @@ fn check_as<T: Element>(case: &ProjectedCase, device: &Device) -> Result<(), Str
     let options = ScoreOptions::default().winners(true).token_scores(case.case.token_scores);
     for options in [options, ScoreOptions::default()] {
         let found = device.score_projected(&queries, hidden, &projection, &pairing, &options);
-        agree::check(data, &expected, &options, &found.map_err(failed)?)?;
+        let found = found.map_err(failed)?;
+        agree::check(data, &expected, &options, &found)?;
+        let work = device.prepare_projected(&queries, hidden, &projection, &pairing, &options);
+        let mut work = work.map_err(failed)?;
+        for _ in 0..2 {
+            if work.score(&queries).map_err(failed)? != found {
+                return Err("other scores of what was prepared".into());
+            }
+        }
     }
 
     let scores = device.score_projected_for_training(&queries, hidden, &projection, &pairing);

@@ -5,7 +5,7 @@ mod edges;
 mod times;
 
 use maxsim::format::ElementType;
-use maxsim_tests::case::{Case, Pairs, Side};
+use maxsim_tests::case::{Case, Layout, Pairs, Side};
 use maxsim_tests::gradients::all_devices;
 use maxsim_tests::projection::{ProjectedCase, check_case_on};
 use maxsim_tests::strategy::cases;
@@ -64,6 +64,19 @@ fn several_slices() {
         ProjectedCase { case, hidden: 3, bias: true, normalize: true }
     });
     Suite::run("projection_slices", all, check);
+}
+
+/// Slices of documents of one length, which are one problem, each with rows of its own and, in some
+/// cases, masked ones.
+#[test]
+fn slices_of_one_problem() {
+    let all = [None, Some(80)].into_iter().map(|valid_percent| {
+        let lengths = [500; 8];
+        let documents = Side { layout: Layout::Padded, valid_percent, ..Side::packed(lengths) };
+        let case = Case { documents, ..Case::new(4096, &[2, 1], &lengths) };
+        ProjectedCase { case, hidden: 3, bias: true, normalize: true }
+    });
+    Suite::run("projection_alike", all, check);
 }
 
 /// The longest rows of hidden states.

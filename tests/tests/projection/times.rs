@@ -21,10 +21,11 @@ fn scores_on_a_gpu() {
         let n_documents = if is_timed { 1024 } else { 8 };
         for device in cuda_devices() {
             for n_queries in [32, 1] {
-                let [kept, scored] = milliseconds(device, n_queries, n_documents)?;
+                let [kept, scored, prepared] = milliseconds(device, n_queries, n_documents)?;
                 suite.note(&format!(
                     "{device} {n_queries} x 32 x {n_documents} x 1024, {HIDDEN} to {DIM}: \
-                     projected and scored {scored:.3} ms, projected alone {kept:.3} ms"
+                     projected and scored {scored:.3} ms, prepared {prepared:.3} ms, projected \
+                     alone {kept:.3} ms"
                 ));
                 suite.count(&device.to_string());
             }
@@ -33,8 +34,8 @@ fn scores_on_a_gpu() {
     });
 }
 
-/// Milliseconds of a projection whose tokens are kept, and of scores.
-fn milliseconds(device: &Device, n_queries: usize, n_documents: usize) -> Result<[f64; 2], String> {
+/// Milliseconds of a projection whose tokens are kept, of scores, and of scores that were prepared.
+fn milliseconds(device: &Device, n_queries: usize, n_documents: usize) -> Result<[f64; 3], String> {
     let numbers = |n: usize| -> Vec<bf16> {
         let number = |i: usize| bf16::from_f32((i * 7919 % 1021) as f32 / 1021.0 - 0.5);
         (0..n).map(number).collect()
@@ -48,13 +49,17 @@ fn milliseconds(device: &Device, n_queries: usize, n_documents: usize) -> Result
     let (weight, queries, hidden) = (upload(&weight)?, upload(&queries)?, upload(&hidden)?);
     let projection = Projection::new(&weight).map_err(text)?.normalize(true);
     let (cross, options) = (Pairing::cross(), ScoreOptions::default());
-    let kept = || device.project(&hidden, &projection).map(drop);
-    let scored = || {
+    let work = device.prepare_projected(&queries, &hidden, &projection, &cross, &options);
+    let mut work = work.map_err(text)?;
+    let mut prepared = || work.score(&queries).map(drop);
+    let mut kept = || device.project(&hidden, &projection).map(drop);
+    let mut scored = || {
         let scores = device.score_projected(&queries, &hidden, &projection, &cross, &options);
         scores.map(drop)
     };
-    let calls: [&dyn Fn() -> maxsim::Result<()>; 2] = [&kept, &scored];
-    let mut times = [0.0; 2];
+    let calls: [&mut dyn FnMut() -> maxsim::Result<()>; 3] =
+        [&mut kept, &mut scored, &mut prepared];
+    let mut times = [0.0; 3];
     for (call, time) in calls.into_iter().zip(&mut times) {
         call().map_err(text)?;
         let mut took = Vec::new();

@@ -203,33 +203,89 @@ impl CudaOutputs {
         Ok(())
     }
 
+    /// Makes outputs of a piece of the same memory: bytes of scores, winners and token scores that
+    /// lie before it, and those of it.
+    pub(in crate::cuda) fn piece(&self, starts: [u64; 3], lens_bytes: [u64; 3]) -> CudaOutputs {
+        let OutputAddresses { scores, winners, token_scores } = self.addresses;
+        // What is not there has the address 0 in any piece.
+        let at = |address: u64, start| if address == 0 { 0 } else { address + start };
+        CudaOutputs {
+            device: self.device.clone(),
+            addresses: OutputAddresses {
+                scores: at(scores, starts[0]),
+                winners: at(winners, starts[1]),
+                token_scores: at(token_scores, starts[2]),
+            },
+            lens_bytes,
+            skipped_bytes: [0; 3],
+            hazard: self.hazard.clone(),
+            _owned: Vec::new(),
+        }
+    }
+
     /// Waits for the last work and copies the results of one call: calls that would write meanwhile
     /// wait to be enqueued.
     pub(crate) fn read(&self, shape: &OutputShape) -> Result<Scores> {
         let _last = self.hazard.wait(&self.device)?;
-        let mut scores = shape.host_scores()?;
         let entered = self.device.enter()?;
-        let read = |address: u64, bytes: &mut [u8]| {
+        let OutputAddresses { scores, winners, token_scores } = self.addresses;
+        let addresses = [scores, winners, token_scores];
+        results(shape, |output, bytes| {
             // SAFETY: the memory is as long as the shape says, which the bytes were made from.
-            unsafe { download(&entered, address, bytes) }
-        };
-        read(self.addresses.scores, bytemuck::cast_slice_mut(&mut scores.values))?;
-        if let Some(token_scores) = &mut scores.token_scores {
-            read(self.addresses.token_scores, bytemuck::cast_slice_mut(token_scores))?;
-        }
-        match &mut scores.winners {
-            Some(winners) if shape.winner_bytes == 2 => {
-                let mut narrow = vec![0u16; winners.len()];
-                read(self.addresses.winners, bytemuck::cast_slice_mut(&mut narrow))?;
-                for (winner, &narrow) in winners.iter_mut().zip(&narrow) {
-                    *winner = widen(narrow);
-                }
-            }
-            Some(winners) => read(self.addresses.winners, bytemuck::cast_slice_mut(winners))?,
-            None => {}
-        }
-        Ok(scores)
+            unsafe { download(&entered, addresses[output], bytes) }
+        })
     }
+
+    /// As [`CudaOutputs::read`], of pieces of these outputs: where each begins, and its shape. All
+    /// of them with one copy of each output.
+    pub(in crate::cuda) fn read_pieces<'a>(
+        &self,
+        pieces: impl Iterator<Item = ([u64; 3], &'a OutputShape)>,
+    ) -> Result<Vec<Scores>> {
+        let _last = self.hazard.wait(&self.device)?;
+        let entered = self.device.enter()?;
+        let OutputAddresses { scores, winners, token_scores } = self.addresses;
+        let mut all = [const { Vec::new() }; 3];
+        let outputs = [scores, winners, token_scores].into_iter().zip(self.lens_bytes);
+        for (all, (address, len_bytes)) in all.iter_mut().zip(outputs) {
+            *all = filled(len_bytes, 0u8)?;
+            // SAFETY: the memory has this length.
+            unsafe { download(&entered, address, all)? };
+        }
+        let piece = |(starts, shape): ([u64; 3], &OutputShape)| {
+            results(shape, |output, bytes| {
+                let start = starts[output] as usize;
+                bytes.copy_from_slice(&all[output][start..start + bytes.len()]);
+                Ok(())
+            })
+        };
+        pieces.map(piece).collect()
+    }
+}
+
+/// The results of a call: `read` gets the number of an output, scores, winners or token scores, and
+/// room for all of its bytes.
+fn results(
+    shape: &OutputShape,
+    mut read: impl FnMut(usize, &mut [u8]) -> Result<()>,
+) -> Result<Scores> {
+    let mut scores = shape.host_scores()?;
+    read(0, bytemuck::cast_slice_mut(&mut scores.values))?;
+    if let Some(token_scores) = &mut scores.token_scores {
+        read(2, bytemuck::cast_slice_mut(token_scores))?;
+    }
+    match &mut scores.winners {
+        Some(winners) if shape.winner_bytes == 2 => {
+            let mut narrow = vec![0u16; winners.len()];
+            read(1, bytemuck::cast_slice_mut(&mut narrow))?;
+            for (winner, &narrow) in winners.iter_mut().zip(&narrow) {
+                *winner = widen(narrow);
+            }
+        }
+        Some(winners) => read(1, bytemuck::cast_slice_mut(winners))?,
+        None => {}
+    }
+    Ok(scores)
 }
 
 impl CudaOutputs {

@@ -17,9 +17,9 @@ use cust::error::CudaError;
 use maxsim_kernels::abi::arch::Arch;
 
 use super::event::RawEvent;
-use super::memory::Pinned;
 use super::memory::pieces::IdlePieces;
 use super::memory::retired::Retired;
+use super::memory::{Buffer, Pinned};
 use super::module::Kernels;
 use super::staging::Staging;
 use super::status;
@@ -69,6 +69,8 @@ pub(crate) struct CudaDevice {
     pub(in crate::cuda) staging: Staging,
     /// The stream of synchronous calls, while none of them uses it.
     pub(in crate::cuda) idle_stream: Mutex<Option<CudaStream>>,
+    /// Memory for a slice of projected tokens, while no call uses it.
+    pub(in crate::cuda) idle_slice: Mutex<Option<Buffer>>,
     /// Held while the library captures a graph and while it waits for all of the context's work:
     /// the driver refuses to wait during a capture.
     pub(in crate::cuda) quiet: Mutex<()>,
@@ -216,6 +218,7 @@ impl CudaDevice {
             idle_pieces: IdlePieces::default(),
             staging: Staging::default(),
             idle_stream: Mutex::new(None),
+            idle_slice: Mutex::new(None),
             quiet: Mutex::new(()),
             retired: Retired::default(),
             idle_events: Mutex::new(Vec::new()),

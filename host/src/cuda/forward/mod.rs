@@ -13,7 +13,7 @@ mod params;
 pub(in crate::cuda) mod partition;
 pub(in crate::cuda) mod plan;
 #[allow(unsafe_code)]
-mod projection;
+pub(in crate::cuda) mod projection;
 pub(in crate::cuda) mod query_tiles;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod rescore;

@@ -12,12 +12,20 @@ use crate::cuda::calls::{ProjectionCall, SliceCall};
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::launch::start;
 use crate::cuda::driver::memory::Buffer;
+use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::CudaStream;
 use crate::error::{Error, Result};
 use crate::plan::limits::Access;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
 use crate::problem::scores::Scores;
+use crate::runtime::swap::lock;
+
+/// Alignment of the results of a slice: stores of several elements are aligned.
+const RESULTS_ALIGN: u64 = 256;
+
+/// Most bytes of a slice whose memory is kept.
+const KEPT_BYTES_MAX: u64 = 32 << 20;
 
 impl CudaTokens {
     /// Tokens of some of these rows, with a copy of their mask. Waits for them.
@@ -27,31 +35,37 @@ impl CudaTokens {
         call: &ProjectionCall<'_>,
     ) -> Result<CudaTokens> {
         let tokens = Buffer::new(device, call.tokens_bytes())?;
-        let view = device.on_idle_stream(|stream| {
-            // SAFETY: the buffer was just made, for these rows, and nothing else has it.
-            let view = unsafe { self.project_to(device, stream, call, tokens.address()) };
+        let projecting = Projecting::new(device, self, call, tokens.address())?;
+        device.on_idle_stream(|stream| {
+            // SAFETY: the buffer was just made, for these rows, and nothing else has it; matrices
+            // live until the stream has been waited for.
+            let enqueued = unsafe { projecting.enqueue(device, stream) };
             // Even after an error, a launch before it may be running.
             let ended = stream.synchronize();
-            view.and_then(|view| ended.map(|()| view))
+            enqueued.and(ended)
         })?;
-        view.owning(device, tokens)
+        projecting.tokens.owning(device, tokens)
     }
+}
 
-    /// Enqueues the kernel that projects some of these rows to an address, and views their tokens
-    /// there, with the mask of the rows.
-    ///
-    /// # Safety
-    /// The address must be that of memory of the stream's device for the tokens
-    /// ([`ProjectionCall::tokens_bytes`]), aligned to 16 bytes, which nothing uses but this stream
-    /// before the kernel has run; until then these rows, the weight and the bias must live.
-    pub(in crate::cuda) unsafe fn project_to(
-        self: &Arc<CudaTokens>,
+/// A launch of the kernel that projects some rows of hidden states, and a view of their tokens,
+/// with the mask of the rows.
+#[derive(Debug)]
+struct Projecting {
+    kernel: Kernel<ProjectionParams>,
+    params: ProjectionParams,
+    tokens: CudaTokens,
+}
+
+impl Projecting {
+    /// Of tokens at an address, aligned to 16 bytes.
+    fn new(
         device: &Arc<CudaDevice>,
-        stream: &mut CudaStream,
+        hidden: &Arc<CudaTokens>,
         call: &ProjectionCall<'_>,
         address: u64,
-    ) -> Result<CudaTokens> {
-        for (argument, matrix) in [("hidden", &**self), ("weight", call.weight)] {
+    ) -> Result<Projecting> {
+        for (argument, matrix) in [("hidden", &**hidden), ("weight", call.weight)] {
             if !matrix.access().is_aligned() {
                 return Err(Error::Shape {
                     argument,
@@ -61,7 +75,7 @@ impl CudaTokens {
             }
         }
         let (rows, pitch_bytes) = (&call.rows, call.pitch_bytes());
-        let Access { base, pitch_bytes: hidden_pitch, .. } = self.access();
+        let Access { base, pitch_bytes: hidden_pitch, .. } = hidden.access();
         let params = ProjectionParams {
             hidden: base + rows.start as u64 * hidden_pitch,
             hidden_pitch,
@@ -71,59 +85,151 @@ impl CudaTokens {
             tokens: address,
             tokens_pitch: pitch_bytes,
             n_rows: rows.len() as u32,
-            n_hidden: self.rows().dim,
+            n_hidden: hidden.rows().dim,
             dim: call.layout.dim() as u32,
             normalize: u32::from(call.normalize),
         };
         let kernel = device.kernel_of(&PROJECTION, call.element)?;
-        let grid = rows.len().div_ceil(ROWS) as u32;
-        if grid > 0 {
-            let entered = device.enter()?;
-            stream.order(&entered)?;
-            let shared_bytes = SHARED_BYTES as u32;
-            // SAFETY: the caller's promise; the matrices have the rows that the parameters say; the
-            // kernel takes this struct.
-            unsafe { start(&entered, stream.raw(), &kernel, grid, shared_bytes, &params)? };
-        }
         let access = Access { base: address, pitch_bytes, n_centroids: 0 };
-        let mask = if self.is_masked() { self.matrix().mask + rows.start as u64 } else { 0 };
+        let mask = if hidden.is_masked() { hidden.matrix().mask + rows.start as u64 } else { 0 };
         let tokens = CudaTokens::new(device, call.element, call.layout, access, mask, Vec::new())?;
-        Ok(if mask == 0 { tokens } else { tokens.with_source(self) })
+        let tokens = if mask == 0 { tokens } else { tokens.with_source(hidden) };
+        Ok(Projecting { kernel, params, tokens })
+    }
+
+    /// Enqueues the launch.
+    ///
+    /// # Safety
+    /// The address must be that of memory of the stream's device for the tokens
+    /// ([`ProjectionCall::tokens_bytes`]), which nothing uses but this stream before the kernel has
+    /// run; until then hidden states, weight and bias must live.
+    unsafe fn enqueue(&self, device: &Arc<CudaDevice>, stream: &mut CudaStream) -> Result<()> {
+        let grid = self.params.n_rows.div_ceil(ROWS as u32);
+        if grid == 0 {
+            return Ok(());
+        }
+        let entered = device.enter()?;
+        stream.order(&entered)?;
+        let shared_bytes = SHARED_BYTES as u32;
+        // SAFETY: the caller's promise; the matrices have the rows that the parameters say; the
+        // kernel takes this struct.
+        unsafe { start(&entered, stream.raw(), &self.kernel, grid, shared_bytes, &self.params) }
     }
 }
 
-impl CudaDevice {
-    /// The scores of each slice. All of them are enqueued before the first is waited for: their
-    /// tokens take turns in the same memory.
-    pub(crate) fn score_slices(
-        self: &Arc<CudaDevice>,
-        queries: &CudaTokens,
+/// Memory for the tokens of a slice. The device keeps it for the next call, which then need not
+/// wait for the driver to allocate as much.
+#[derive(Debug)]
+struct SliceMemory(Option<Buffer>);
+
+impl SliceMemory {
+    fn new(device: &Arc<CudaDevice>, len_bytes: u64) -> Result<SliceMemory> {
+        let idle = lock(&device.idle_slice).take();
+        let idle = idle.filter(|idle| idle.len_bytes() >= len_bytes);
+        let buffer = idle.map_or_else(|| Buffer::new(device, len_bytes), Ok)?;
+        Ok(SliceMemory(Some(buffer)))
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ref().map_or(0, Buffer::address)
+    }
+}
+
+impl Drop for SliceMemory {
+    /// Calls wait for what they enqueue: nothing uses the memory any more.
+    fn drop(&mut self) {
+        let own = self.0.take().filter(|own| own.len_bytes() <= KEPT_BYTES_MAX);
+        let Some(own) = own else { return };
+        let device = own.device().clone();
+        let mut idle = lock(&device.idle_slice);
+        let surplus = match idle.as_ref().map_or(0, Buffer::len_bytes) < own.len_bytes() {
+            true => idle.replace(own),
+            false => Some(own),
+        };
+        // Outside the lock.
+        drop(idle);
+        drop(surplus);
+    }
+}
+
+/// Slices of hidden states made ready to be scored: their launches, plans and memory.
+///
+/// Their tokens take turns in the same memory, slices of the same problem share their plan, and all
+/// results lie in one memory.
+#[derive(Debug)]
+pub(crate) struct CudaSlices {
+    device: Arc<CudaDevice>,
+    slices: Vec<CudaSlice>,
+    plans: Vec<ForwardPlan>,
+    outputs: CudaOutputs,
+    _tokens: SliceMemory,
+    /// What the launches read: hidden states, weight and bias.
+    _matrices: Vec<Arc<CudaTokens>>,
+}
+
+#[derive(Debug)]
+struct CudaSlice {
+    projecting: Projecting,
+    /// The number of its plan.
+    plan: usize,
+    shape: OutputShape,
+    /// Bytes of each output before its results, which `results` are.
+    starts: [u64; 3],
+    results: CudaOutputs,
+}
+
+impl CudaSlices {
+    /// Plans the slices of hidden states; what their calls read stays with them.
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
         hidden: &Arc<CudaTokens>,
-        slices: &[SliceCall<'_>],
+        calls: &[SliceCall<'_>],
         options: &ScoreOptions,
-    ) -> Result<Vec<Scores>> {
-        let most = slices.iter().map(|slice| slice.projection.tokens_bytes()).max();
-        let tokens = Buffer::new(self, most.unwrap_or(0))?;
-        let mut enqueued = Vec::with_capacity(slices.len());
-        self.on_idle_stream(|stream| {
-            let result = slices.iter().try_for_each(|slice| {
-                let address = tokens.address();
-                // SAFETY: the buffer has room for the tokens of any slice, and only this stream
-                // uses it, until it has been waited for.
-                let documents =
-                    unsafe { hidden.project_to(self, stream, &slice.projection, address)? };
-                let shape = OutputShape::new(&slice.problem, options);
-                let work = ForwardPlan::new(self, &slice.problem, slice.chosen, &shape)?;
-                // A call writes every output, filled or computed.
-                let outputs = CudaOutputs::unfilled(self, &shape)?;
-                work.enqueue(stream, queries, &documents, &outputs)?;
-                enqueued.push((shape, outputs, work, documents));
-                Ok(())
+    ) -> Result<CudaSlices> {
+        let most = calls.iter().map(|call| call.projection.tokens_bytes()).max();
+        let tokens = SliceMemory::new(device, most.unwrap_or(0))?;
+        let mut ends = [0; 3];
+        let places = calls.iter().map(|call| {
+            let (starts, shape) = (ends, OutputShape::new(&call.problem, options));
+            for (end, len) in ends.iter_mut().zip(shape.lens_bytes()) {
+                *end = (*end + len).next_multiple_of(RESULTS_ALIGN);
+            }
+            (starts, shape)
+        });
+        let places: Vec<_> = places.collect();
+        // A call writes every output, filled or computed.
+        let outputs = CudaOutputs::with_room(device, ends)?;
+        let (mut slices, mut plans) = (Vec::with_capacity(calls.len()), Vec::new());
+        for (call, (starts, shape)) in calls.iter().zip(places) {
+            let projecting = Projecting::new(device, hidden, &call.projection, tokens.address())?;
+            if call.plan == plans.len() {
+                plans.push(ForwardPlan::new(device, &call.problem, call.chosen, &shape)?);
+            }
+            let results = outputs.piece(starts, shape.lens_bytes());
+            slices.push(CudaSlice { projecting, plan: call.plan, shape, starts, results });
+        }
+        let of_projection = calls.first().map(|call| &call.projection);
+        let weights = of_projection.into_iter().flat_map(|of| [Some(of.weight), of.bias]);
+        let matrices = weights.flatten().chain([hidden]).cloned().collect();
+        let device = device.clone();
+        Ok(CudaSlices { device, slices, plans, outputs, _tokens: tokens, _matrices: matrices })
+    }
+
+    /// The scores of each slice. All of them are enqueued before the first is waited for.
+    pub(crate) fn score(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Scores>> {
+        self.device.on_idle_stream(|stream| {
+            let result = self.slices.iter().try_for_each(|slice| {
+                // SAFETY: the memory has room for the tokens of any slice, and this call alone has
+                // it until the stream has been waited for; so long do the matrices live.
+                unsafe { slice.projecting.enqueue(&self.device, stream)? };
+                let plan = &self.plans[slice.plan];
+                plan.enqueue(stream, queries, &slice.projecting.tokens, &slice.results)
             });
-            // Even after an error, launches before it may be running, and use what is dropped next.
+            // Even after an error, launches before it may be running.
             let ended = stream.synchronize();
             result.and(ended)
         })?;
-        enqueued.iter().map(|(shape, outputs, ..)| outputs.read(shape)).collect()
+        let pieces = self.slices.iter().map(|slice| (slice.starts, &slice.shape));
+        self.outputs.read_pieces(pieces)
     }
 }

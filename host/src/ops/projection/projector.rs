@@ -7,32 +7,34 @@ use super::Projection;
 use super::slices::Slice;
 use crate::cpu::projection::Weights;
 use crate::cpu::tokens::{HostTokens, Matrix};
-use crate::cuda::{CudaTokens, ProjectionCall, SliceCall};
+use crate::cuda::{CudaSlices, CudaTokens, ProjectionCall, SliceCall};
 use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
 use crate::plan::limits::Access;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
-use crate::problem::scores::Scores;
 use crate::runtime::alloc::{copy_of, filled};
 use crate::runtime::on::On;
 use crate::tokens::element::Element;
 use crate::tokens::layout::TokenLayout;
 
 /// Makes tokens of hidden states, some rows at a time.
+#[derive(Debug)]
 pub(super) struct Projector<'a, T: Element> {
-    device: &'a Device,
+    device: Device,
     normalize: bool,
     on: On<OnCpu<'a, T>, OnCuda>,
 }
 
+#[derive(Debug)]
 struct OnCpu<'a, T: Element> {
     weights: Weights,
     hidden: Matrix<'a, T>,
 }
 
 /// Handles of the call, or what was uploaded for it.
+#[derive(Debug)]
 struct OnCuda {
     hidden: Arc<CudaTokens>,
     weight: Arc<CudaTokens>,
@@ -42,7 +44,7 @@ struct OnCuda {
 impl<'a, T: Element> Projector<'a, T> {
     /// Checks hidden states, and brings what the device does not have there.
     pub(super) fn new(
-        device: &'a Device,
+        device: &Device,
         projection: &Projection<'_, T>,
         hidden: TokensRef<'a, T>,
     ) -> Result<Projector<'a, T>> {
@@ -65,7 +67,12 @@ impl<'a, T: Element> Projector<'a, T> {
                 bias: projection.bias.as_ref().map(there).transpose()?,
             }),
         };
-        Ok(Projector { device, normalize: projection.normalize, on })
+        Ok(Projector { device: device.clone(), normalize: projection.normalize, on })
+    }
+
+    /// The device that projects.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
     }
 
     /// The tokens of some rows: `layout` is theirs in the matrix of these rows.
@@ -85,25 +92,17 @@ impl<'a, T: Element> Projector<'a, T> {
         Ok(DeviceTokens::new(self.device.clone(), layout, storage))
     }
 
-    /// Scores the slices of a problem, and stores what is found. On a GPU they have the kernel of
-    /// the whole problem, where that can run them, so that equal documents have equal scores.
-    pub(super) fn score(
+    /// Makes slices ready to be scored where that is work: on a GPU. They have the kernel of the
+    /// whole problem, where that can run them, so that equal documents have equal scores.
+    pub(super) fn prepare(
         &self,
-        queries: TokensRef<'_, T>,
+        access: Access,
         problem: &Problem<'_>,
         slices: &[Slice],
         options: &ScoreOptions,
-        scores: &mut Scores,
-    ) -> Result<()> {
-        let (On::Cuda(on), On::Cuda(cuda)) = (&self.on, &self.device.0) else {
-            for slice in slices {
-                let tokens = self.tokens(slice.rows.clone(), slice.documents.clone())?;
-                let found = self.device.score_with(queries, &tokens, &slice.pairing, options)?;
-                slice.store(&found, scores);
-            }
-            return Ok(());
-        };
-        let access = [queries.access(), Access::uploaded(problem.dim(), T::FORMAT)];
+    ) -> Result<Option<CudaSlices>> {
+        let (On::Cuda(on), On::Cuda(cuda)) = (&self.on, &self.device.0) else { return Ok(None) };
+        let access = [access, Access::uploaded(problem.dim(), T::FORMAT)];
         let plan = |problem: &Problem<'_>, options: &ScoreOptions| {
             self.device.plan_formats(problem, [T::FORMAT; 2], access, options)
         };
@@ -112,22 +111,25 @@ impl<'a, T: Element> Projector<'a, T> {
             true => options.clone(),
             false => options.clone().kernel(plan(problem, options)?.name()),
         };
-        let mut calls = Vec::with_capacity(slices.len());
-        for slice in slices {
-            let problem = Problem::new(queries.layout(), &slice.documents, &slice.pairing)?;
-            let planned = match plan(&problem, &named) {
-                Err(Error::Unsupported { .. }) => plan(&problem, options),
-                planned => planned,
+        let mut calls: Vec<SliceCall<'_>> = Vec::with_capacity(slices.len());
+        for (i, slice) in slices.iter().enumerate() {
+            let problem = Problem::new(problem.queries(), &slice.documents, &slice.pairing)?;
+            let before = calls.last().filter(|_| slice.is_like(&slices[i - 1]));
+            let (chosen, number) = match before {
+                Some(call) => (call.chosen, call.plan),
+                None => {
+                    let planned = match plan(&problem, &named) {
+                        Err(Error::Unsupported { .. }) => plan(&problem, options),
+                        planned => planned,
+                    };
+                    let chosen = planned?.chosen().ok_or_else(|| self.device.wrong_queue())?;
+                    (chosen, calls.last().map_or(0, |call| call.plan + 1))
+                }
             };
-            let chosen = planned?.chosen().ok_or_else(|| self.device.wrong_queue())?;
             let projection = self.call(on, slice.rows.clone(), &slice.documents);
-            calls.push(SliceCall { projection, problem, chosen });
+            calls.push(SliceCall { projection, problem, chosen, plan: number });
         }
-        let mut own = None;
-        let queries = queries.cuda_tokens(self.device, &mut own)?;
-        let found = cuda.score_slices(queries, &on.hidden, &calls, options)?;
-        slices.iter().zip(&found).for_each(|(slice, found)| slice.store(found, scores));
-        Ok(())
+        CudaSlices::new(cuda, &on.hidden, &calls, options).map(Some)
     }
 
     fn call<'b>(
@@ -140,7 +142,7 @@ impl<'a, T: Element> Projector<'a, T> {
             rows,
             layout,
             weight: &on.weight,
-            bias: on.bias.as_deref(),
+            bias: on.bias.as_ref(),
             element: T::TYPE,
             normalize: self.normalize,
         }

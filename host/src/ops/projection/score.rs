@@ -1,20 +1,16 @@
 //! Scores of documents that are hidden states: projected some at a time, and scored.
 
 use super::Projection;
-use super::projector::Projector;
-use super::slices::{Slice, check_options};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
 use crate::ops::backward::training_scores::TrainingScores;
-use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::tokens::element::Element;
-use crate::tokens::layout::TokenLayout;
 
 impl Device {
     /// Scores queries against documents that are given as hidden states: MaxSim of the tokens
@@ -61,9 +57,8 @@ impl Device {
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Scores> {
-        let (queries, hidden) = (queries.into(), hidden.into());
-        let documents = hidden.layout().projected(projection.dim());
-        self.score_slices(queries, (hidden, &documents), projection, pairing, options)
+        let queries = queries.into();
+        self.prepare_projected(queries, hidden, projection, pairing, options)?.score(queries)
     }
 
     /// As [`Device::score_projected`], and keeps the winners, for [`Device::backward_projected`].
@@ -79,28 +74,8 @@ impl Device {
     ) -> Result<TrainingScores> {
         let (queries, hidden) = (queries.into(), hidden.into());
         let options = ScoreOptions::default().winners(true);
+        let scores = self.score_projected(queries, hidden, projection, pairing, &options)?;
         let documents = hidden.layout().projected(projection.dim());
-        let sides = (hidden, &documents);
-        let scores = self.score_slices(queries, sides, projection, pairing, &options)?;
         Ok(TrainingScores::new(scores, [queries.layout(), &documents], pairing, options))
-    }
-
-    /// Scores hidden states, whose tokens are `documents`, slice by slice.
-    fn score_slices<T: Element>(
-        &self,
-        queries: TokensRef<'_, T>,
-        (hidden, documents): (TokensRef<'_, T>, &TokenLayout),
-        projection: &Projection<'_, T>,
-        pairing: &Pairing,
-        options: &ScoreOptions,
-    ) -> Result<Scores> {
-        queries.check_device("queries", self)?;
-        check_options(options)?;
-        let projector = Projector::new(self, projection, hidden)?;
-        let problem = Problem::new(queries.layout(), documents, pairing)?;
-        let slices = Slice::all(&problem, projection.dim() * size_of::<T>())?;
-        let mut scores = Scores::new(&problem, options)?;
-        projector.score(queries, &problem, &slices, options, &mut scores)?;
-        Ok(scores)
     }
 }

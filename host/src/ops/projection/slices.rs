@@ -15,6 +15,7 @@ use crate::tokens::layout::TokenLayout;
 const SLICE_BYTES_MAX: usize = 32 << 20;
 
 /// Consecutive documents, and the scores of them.
+#[derive(Debug)]
 pub(super) struct Slice {
     /// The rows from the first of their tokens to the last.
     pub rows: Range<usize>,
@@ -25,6 +26,7 @@ pub(super) struct Slice {
 }
 
 /// Numbers of a slice's scores among those of the call.
+#[derive(Debug)]
 enum SliceScores {
     /// Those of a cross product: the slice's first document, and how many there are in all.
     Cross {
@@ -74,6 +76,11 @@ impl Slice {
             slices.push(Slice { rows, documents, pairing, scores });
         }
         Ok(slices)
+    }
+
+    /// Whether another slice is the same problem, of other rows.
+    pub(super) fn is_like(&self, other: &Slice) -> bool {
+        self.documents == other.documents && self.pairing == other.pairing
     }
 
     /// The number of the slice's score `i` among those of the call.
