@@ -49,6 +49,12 @@ SIGNATURES = {
     "prepare_backward": (HANDLE, [HANDLE, TEXT]),
     "gradients": (HANDLE, [HANDLE] + [WORD] * 4),
     "enqueue_backward": (ctypes.c_int32, [HANDLE] * 6),
+    "prepare_chamfer": (HANDLE, [HANDLE, HANDLE]),
+    "chamfer": (ctypes.c_int32, [HANDLE] * 4 + [WORD]),
+    "chamfer_found": (ctypes.c_int32, [HANDLE] + [WORD] * 5),
+    "xtr": (HANDLE, [HANDLE, HANDLE, WORD]),
+    "projected": (HANDLE, [HANDLE] * 3 + [WORD]),
+    "whole": (ctypes.c_int32, [HANDLE, WORD]),
     "free": (None, [HANDLE]),
 }
 
@@ -234,3 +240,48 @@ class Step:
 
     def free(self):
         self.device.free(self.gradients, self.work)
+
+
+class Chamfer:
+    """Chamfer distances of clouds made ready: calling it enqueues a step, forward and backward, of
+    their sum."""
+
+    def __init__(self, device, x, y):
+        self.device, self.stream, self.sides = device, device.stream(), (x, y)
+        self.step = device("prepare_chamfer", x, y)
+        handles = (self.stream, x, y, self.step)
+        self.arguments = [ctypes.c_void_p(handle) for handle in handles]
+        self.enqueue = device.functions["chamfer"]
+
+    def run(self, part):
+        """0: the search alone, 1: with gradients, 2: gradients alone."""
+        if self.enqueue(*self.arguments, part):
+            raise Error(self.device.functions["last_error"]().decode())
+
+    def __call__(self):
+        self.run(1)
+
+    def read(self, values, of_x, of_y, grad_x, grad_y):
+        """Waits, and copies what was found to host addresses."""
+        self.device("chamfer_found", self.step, values, of_x, of_y, grad_x, grad_y)
+
+    def free(self):
+        self.device.free(self.step, self.stream, *self.sides)
+
+
+class Whole:
+    """A call that waits for its results: calling it leaves these where `read` does not look."""
+
+    def __init__(self, device, function, *arguments):
+        self.device = device
+        self.handle = device(function, *arguments)
+
+    def __call__(self):
+        self.device("whole", self.handle, 0)
+
+    def read(self, to):
+        """Makes the call, and copies its values to a host address."""
+        self.device("whole", self.handle, to)
+
+    def free(self):
+        self.device.free(self.handle)

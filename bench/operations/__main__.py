@@ -19,6 +19,9 @@ from python.program import Program
 #: Groups of rows in the record's order: module and function.
 GROUPS = {
     "weights": ("weights", "weights"),
+    "xtr": ("xtr", "xtr"),
+    "chamfer": ("chamfer", "chamfer"),
+    "projection": ("projection", "projection"),
 }
 PROTOCOL = (
     "one process for all methods of a row, in turns, the first another each round; results "

@@ -12,7 +12,7 @@ use maxsim::training::{DeviceGradScores, DeviceGradients, PreparedBackward};
 use maxsim::{Device, DeviceTokens, Devices, Pairing, ScoreOptions, TokenLayout};
 
 use crate::codes::{Codes, element_type, host_tokens};
-use crate::ffi::{Corpus, HostResiduals, Selection, Sharded};
+use crate::ffi::{ChamferStep, Corpus, HostResiduals, Selection, Sharded, WholeCall};
 
 /// Errors of the interface are texts: its callers only show them.
 pub(crate) type Result<T> = std::result::Result<T, String>;
@@ -47,6 +47,10 @@ pub enum Object {
     HostResiduals(HostResiduals),
     /// Gradients of scores, and of tokens.
     Gradients(DeviceGradScores, DeviceGradients),
+    /// Chamfer distances made ready, and their gradients.
+    Chamfer(Box<ChamferStep>),
+    /// A call that waits for its results.
+    Whole(WholeCall),
 }
 
 impl Object {
@@ -67,6 +71,8 @@ impl Object {
             Object::PageLocked(_) => "page-locked memory",
             Object::HostResiduals(_) => "residual tokens of host memory",
             Object::Gradients(..) => "gradients",
+            Object::Chamfer(_) => "a step of Chamfer distances",
+            Object::Whole(_) => "a call that waits",
         }
     }
 }

@@ -10,6 +10,7 @@
 mod backward;
 mod devices;
 mod handle;
+mod operations;
 mod score;
 mod search;
 mod streaming;
@@ -27,6 +28,7 @@ use serde_json::json;
 pub use self::backward::*;
 pub use self::devices::*;
 use self::handle::get;
+pub use self::operations::*;
 pub use self::score::*;
 pub use self::search::*;
 pub use self::streaming::*;

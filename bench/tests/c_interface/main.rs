@@ -1,5 +1,6 @@
 //! The C interface on the CPU, where addresses are the host's.
 
+mod operations;
 mod search;
 
 use std::ffi::{CStr, CString};
