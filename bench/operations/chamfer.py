@@ -82,7 +82,9 @@ class Ours:
         self.points, self.device = (x, y), bench.device
         elements = {torch.float32: "f32", torch.float16: "f16"}
         sides = [
-            self.device.tokens(elements[side.dtype], side.data_ptr(), side.shape[2], *side.shape[:2])
+            self.device.tokens(
+                elements[side.dtype], side.data_ptr(), side.shape[2], *side.shape[:2]
+            )
             for side in (x, y)
         ]
         self.step = ours.Chamfer(self.device, *sides)

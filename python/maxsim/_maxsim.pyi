@@ -115,8 +115,12 @@ class Screen:
 
 def backward(
     n_threads: int, sides: _Numbers, pairs: _Numbers, normalize: bool, room: _Numbers,
+    of_weights: _Memory | None = None,
 ) -> None: ...
-def cuda_backward(call: _Numbers, sides: _Numbers, pairs: _Numbers, memory: _Numbers) -> None: ...
+def cuda_backward(
+    call: _Numbers, sides: _Numbers, pairs: _Numbers, memory: _Numbers,
+    of_weights: _Memory | None = None,
+) -> None: ...
 def cuda_backward_plaid(
     call: _Numbers, queries: _Numbers, documents: Plaid, items: _Numbers | None, pairs: _Numbers,
     memory: _Numbers,

@@ -46,6 +46,8 @@ class Side(NamedTuple):
     lengths: Any = None
     scales: Any = None
     mins: Any = None
+    #: Factors of query tokens, a float32 for each row.
+    weights: Any = None
 
     @property
     def kind(self) -> int:

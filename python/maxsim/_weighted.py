@@ -1,7 +1,11 @@
-"""Weights of query tokens, and means over them: composed of the scores of every token.
+"""Weights of query tokens, and means over them.
 
 ``scores[q, d] = sum over s of weights[q, s] * max over t of <Q[q, s], D[d, t]>``. A winner does
 not depend on its weight. A mean is divided by the number of the query's valid tokens.
+
+The library multiplies by weights and has their gradient. What it does not take is composed of the
+scores of every token: what is traced or intercepted, documents that the device alone knows, and
+gradients of weights beside compressed tokens.
 """
 
 from __future__ import annotations
@@ -101,43 +105,63 @@ def _attached(q: Side, d: Side, pairing: Pairing, found: Result, normalize: bool
     return _maxima.attach(queries, own, winners, maxima)
 
 
-def score(
-    lib: Any, q: Side, d: Side, pairing: Pairing, options: Options, weights: Any, mean: bool,
+def _is_native(q: Side, d: Side, pairing: Pairing, weights: Any) -> bool:
+    """Whether the library takes weights of this call."""
+    if not is_tensor(q.data):
+        return True
+    from ._backends.torch import is_plain
+    from ._backends.unread import takes
+
+    if not is_plain(q.data, d.data, weights) or q.data.device.type == "meta":
+        return False
+    if weights.requires_grad and (q.scales is not None or d.scales is not None):
+        return False
+    return not (q.data.is_cuda and takes(q, d, pairing))
+
+
+def _composed(
+    lib: Any, q: Side, d: Side, pairing: Pairing, options: Options, weights: Any,
 ) -> Result:
-    """Scores sides that have been checked, with weights, as a mean, or both."""
-    if weights is None:
-        found: Result = lib.score(q, d, pairing, options)
-        return found._replace(scores=found.scores / _at_least_one(_counts(q), pairing))
-    check(q.kind == PADDED, "weights", "padded queries [Nq, Lq, dim]", "packed ones")
-    want = tuple(q.data.shape[:-1])
-    check(tuple(weights.shape) == want, "weights", f"shape {want}", tuple(weights.shape))
-    xp = _module(q.data)
-    all_of = options._replace(winners=True, token_scores=True)
-    if xp.__name__ == "torch":
-        weights = _beside(weights, q.data).float()
-        apart = [side._replace(data=side.data.detach()) for side in (q, d)]
-        found = lib.score(*apart, pairing, all_of)
-        needs = xp.is_grad_enabled() and (q.data.requires_grad or d.data.requires_grad)
-        maxima = found.token_scores
-        if needs:
-            maxima = _attached(q, d, pairing, found, options.normalize)
-    else:
-        weights = weights.astype("float32")
-        found = lib.score(q, d, pairing, all_of)
-        maxima = found.token_scores
+    """Scores of torch with weights, of the scores of every token."""
+    import torch
+
+    apart = [side._replace(data=side.data.detach()) for side in (q, d)]
+    found: Result = lib.score(*apart, pairing, options._replace(winners=True, token_scores=True))
+    maxima = found.token_scores
+    if torch.is_grad_enabled() and (q.data.requires_grad or d.data.requires_grad):
+        maxima = _attached(q, d, pairing, found, options.normalize)
     products = maxima * _of_pairs(weights, pairing)
-    scores = xp.where(found.winners >= 0, products, xp.zeros_like(products)).sum(-1)
-    if xp.__name__ == "torch" and scores.is_cuda:
+    scores = torch.where(found.winners >= 0, products, torch.zeros_like(products)).sum(-1)
+    if scores.is_cuda:
         # What a device has refused has no winners, and shows in the plain scores alone.
         is_refused = found.scores.isnan() & (found.winners < 0).all(-1)
         scores = scores.masked_fill(is_refused, float("nan"))
-    if mean:
-        scores = scores / _at_least_one(_counts(q), pairing)
     return Result(
         scores,
         found.winners if options.winners else None,
         found.token_scores if options.token_scores else None,
     )
+
+
+def score(
+    lib: Any, q: Side, d: Side, pairing: Pairing, options: Options, weights: Any, mean: bool,
+) -> Result:
+    """Scores sides that have been checked, with weights, as a mean, or both."""
+    if weights is not None:
+        check(q.kind == PADDED, "weights", "padded queries [Nq, Lq, dim]", "packed ones")
+        want = tuple(q.data.shape[:-1])
+        check(tuple(weights.shape) == want, "weights", f"shape {want}", tuple(weights.shape))
+        is_torch = is_tensor(q.data)
+        weights = _beside(weights, q.data).float() if is_torch else weights.astype("float32")
+    if weights is None:
+        found: Result = lib.score(q, d, pairing, options)
+    elif _is_native(q, d, pairing, weights):
+        found = lib.score(q._replace(weights=weights), d, pairing, options)
+    else:
+        found = _composed(lib, q, d, pairing, options, weights)
+    if mean:
+        found = found._replace(scores=found.scores / _at_least_one(_counts(q), pairing))
+    return found
 
 
 def _at_least_one(counts: Any, pairing: Pairing) -> Any:

@@ -2,7 +2,7 @@
 
 use maxsim::format::Element;
 use maxsim::layout::TokenOffsets;
-use maxsim::training::{BackwardOptions, TrainingScores};
+use maxsim::training::{BackwardOptions, GradientSlices, TrainingScores};
 use maxsim::{AnyTokens, Device, Error, Result, ScoreOptions, Scores, TokenLayout, Tokens};
 use pyo3::prelude::*;
 
@@ -119,8 +119,10 @@ pub struct GradientRoom(
     /* documents' f32 gradient */ pub Option<Memory>,
 );
 
-/// Gradients of tokens in host memory.
+/// Gradients of tokens in host memory; those of the queries' weights, an f32 a row, come with those
+/// of the queries alone.
 #[pyfunction]
+#[pyo3(signature = (n_threads, sides, pairs, normalize, room, of_weights=None))]
 pub fn backward(
     py: Python<'_>,
     n_threads: usize,
@@ -128,14 +130,21 @@ pub fn backward(
     pairs: Pairs,
     normalize: bool,
     room: GradientRoom,
+    of_weights: Option<Memory>,
 ) -> PyResult<()> {
     pool::run(py, n_threads, || {
         // SAFETY: as in `score`.
         let (queries, documents) = unsafe { (sides.0.tokens()?, sides.1.tokens()?) };
         match (&queries, &documents) {
-            (AnyTokens::F32(q), AnyTokens::F32(d)) => gradients(q, d, pairs, normalize, room),
-            (AnyTokens::F16(q), AnyTokens::F16(d)) => gradients(q, d, pairs, normalize, room),
-            (AnyTokens::Bf16(q), AnyTokens::Bf16(d)) => gradients(q, d, pairs, normalize, room),
+            (AnyTokens::F32(q), AnyTokens::F32(d)) => {
+                gradients(q, d, pairs, normalize, (room, of_weights))
+            }
+            (AnyTokens::F16(q), AnyTokens::F16(d)) => {
+                gradients(q, d, pairs, normalize, (room, of_weights))
+            }
+            (AnyTokens::Bf16(q), AnyTokens::Bf16(d)) => {
+                gradients(q, d, pairs, normalize, (room, of_weights))
+            }
             _ => {
                 let found = format!("{} and {}", queries.format(), documents.format());
                 Err(shape("element types", "f16, bf16 or f32 on both sides", found))
@@ -168,7 +177,7 @@ fn gradients<T: Element>(
     documents: &Tokens<'_, T>,
     pairs: Pairs,
     normalize: bool,
-    room_of: GradientRoom,
+    (room_of, of_weights): (GradientRoom, Option<Memory>),
 ) -> Result<()> {
     let GradientRoom(grad_scores, _, _, of_queries, of_documents) = room_of;
     let layouts = [queries.layout().clone(), documents.layout().clone()];
@@ -189,8 +198,15 @@ fn gradients<T: Element>(
             side("queries' gradient", of_queries, queries.layout())?,
             side("documents' gradient", of_documents, documents.layout())?,
         ];
+        let mut to = GradientSlices::from(sides);
+        if let Some(of_weights) = of_weights {
+            let weights: &mut [f32] =
+                of_weights.write("weights' gradient", queries.layout().rows())?;
+            weights.fill(0.0);
+            to = to.weights(weights);
+        }
         let scores = scores.with_grad(grad_scores);
         let options = BackwardOptions::default();
-        Device::cpu().backward_sides(queries, documents, scores, &options, sides)
+        Device::cpu().backward_sides(queries, documents, scores, &options, to)
     }
 }

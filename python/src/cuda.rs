@@ -45,18 +45,21 @@ pub struct GradientMemory(
 static LAYOUTS: LazyLock<Mutex<HashMap<[usize; 7], Arc<TokenLayout>>>> =
     LazyLock::new(Mutex::default);
 
-/// The layout of a side, with its mask unread.
+/// The layout of a side, with its mask and weights unread.
 ///
 /// # Safety
 /// As [`Side::layout`].
 pub unsafe fn layout(side: &Side) -> Result<Arc<TokenLayout>> {
     // SAFETY: the caller's promise.
     let new = || unsafe {
-        let layout = side.layout()?;
-        Ok(Arc::new(match side.is_masked() {
-            true => layout.with_unread_mask(),
-            false => layout,
-        }))
+        let mut layout = side.layout()?;
+        if side.is_masked() {
+            layout = layout.with_unread_mask();
+        }
+        if side.is_weighted() {
+            layout = layout.with_unread_weights();
+        }
+        Ok(Arc::new(layout))
     };
     let Some(key) = side.regular_key() else { return new() };
     if let Some(found) = lock(&LAYOUTS).get(&key) {
@@ -255,23 +258,27 @@ pub fn check_bytes(
     }
 }
 
-/// Enqueues gradients on a stream, in the element type of the tokens.
+/// Enqueues gradients on a stream, in the element type of the tokens; those of the queries'
+/// weights, an f32 a row, come with those of the queries alone.
 #[pyfunction]
+#[pyo3(signature = (call, sides, pairs, memory, of_weights=None))]
 pub fn cuda_backward(
     py: Python<'_>,
     call: Call,
     sides: (Side, Side),
     pairs: Pairs,
     memory: GradientMemory,
+    of_weights: Option<Memory>,
 ) -> PyResult<()> {
     finished(py.detach(|| {
         let device = Device::cuda(call.0)?;
         let formats = (sides.0.format()?, sides.1.format()?);
         match formats {
             (TokenFormat::Element(a), TokenFormat::Element(b)) if a == b => {
+                let to = (&memory, of_weights);
                 // SAFETY: as in `cuda_score`.
                 with_element!(a, T => unsafe {
-                    gradients::<T>(&device, &call, [&sides.0, &sides.1], &pairs, &memory)
+                    gradients::<T>(&device, &call, [&sides.0, &sides.1], &pairs, to)
                 })
             }
             (_, other) => Err(shape("element types", "f32, f16 or bf16 on both sides", other)),
@@ -288,7 +295,7 @@ pub unsafe fn gradients<T: Element>(
     call: &Call,
     sides: [&Side; 2],
     pairs: &Pairs,
-    memory: &GradientMemory,
+    (memory, of_weights): (&GradientMemory, Option<Memory>),
 ) -> Result<Outcome<()>> {
     let GradientMemory(grad_scores, winners, of_queries, of_documents) = *memory;
     let gradient = |argument, memory: Option<Memory>, side: &Side| {
@@ -306,6 +313,10 @@ pub unsafe fn gradients<T: Element>(
             gradient("queries' gradient", of_queries, sides[0])?,
             gradient("documents' gradient", of_documents, sides[1])?,
         ];
+        if let Some(of_weights) = of_weights {
+            of_weights.check("weights' gradient", sides[0].rows())?;
+        }
+        let to = (to, of_weights.map(|memory| memory.0));
         let wanted = match (of_queries, of_documents) {
             (Some(_), Some(_)) => GradientSides::Both,
             (Some(_), None) => GradientSides::Queries,
@@ -341,7 +352,7 @@ pub unsafe fn enqueue_gradients(
     (work, backward): (&PreparedScore, &PreparedBackward),
     grad_scores: Memory,
     winners: Memory,
-    [of_queries, of_documents]: [u64; 2],
+    ([of_queries, of_documents], of_weights): ([u64; 2], Option<u64>),
     enqueue: impl FnOnce(WithMemory<'_>) -> Result<()>,
 ) -> Result<Outcome<()>> {
     grad_scores.check("grad_scores", work.shape().n_scores())?;
@@ -351,7 +362,8 @@ pub unsafe fn enqueue_gradients(
         let scores = DeviceScores::from_raw_unchecked(work, grad_scores.0, Some(winners.0), None)?;
         check_bytes("winners", Some(winners), scores.len_bytes()[1], 1)?;
         let grad_scores = DeviceGradScores::from_raw_unchecked(backward, grad_scores.0)?;
-        let mut to = DeviceGradients::from_raw_unchecked(backward, of_queries, of_documents, None)?;
+        let mut to =
+            DeviceGradients::from_raw_unchecked(backward, of_queries, of_documents, of_weights)?;
         streams::enqueue(device, call, backward.workspace_bytes_of(false), |stream| {
             let scores = scores.with_grad(&grad_scores);
             enqueue(WithMemory { stream, scores, to: &mut to })

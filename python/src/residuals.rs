@@ -285,10 +285,11 @@ unsafe fn gradient<T: Element>(
         let options = BackwardOptions::default();
         let backward = device.prepare_backward_cached(&work, &options, GradientType::F32)?;
         let (of, to) = ((&*work, &*backward), [of_queries.0, 0]);
-        let outcome = enqueue_gradients(device, call, of, grad_scores, winners, to, |call| {
-            let WithMemory { stream, scores, to } = call;
-            stream.backward_residual(&queries, documents, &backward, scores, to)
-        })?;
+        let outcome =
+            enqueue_gradients(device, call, of, grad_scores, winners, (to, None), |call| {
+                let WithMemory { stream, scores, to } = call;
+                stream.backward_residual(&queries, documents, &backward, scores, to)
+            })?;
         Ok(outcome.keep(&backward, || [lists(side, queries), None]))
     }
 }

@@ -51,6 +51,7 @@ struct Matrix(
     /* scales */ Memory,
     /* their kind */ u8,
     /* minima */ Memory,
+    /* weights, an f32 a row */ Option<Memory>,
 );
 
 /// Numbers in memory of the Python caller: of an array that it keeps.
@@ -177,7 +178,7 @@ impl Side {
         };
         let (pitch, none) = ((dim * element.size_bytes()) as u64, Memory(0, 0));
         let items = Items(PADDED, n, len, n * len, dim, 0, 0, false);
-        Side(items, Matrix(address, pitch, format, mask, none, 0, none))
+        Side(items, Matrix(address, pitch, format, mask, none, 0, none, None))
     }
 
     /// Address of the matrix.
@@ -209,6 +210,17 @@ impl Side {
     /// Whether there is a mask.
     pub fn is_masked(&self) -> bool {
         self.1.3.is_some()
+    }
+
+    /// The weights of rows, whatever memory they are in: as many as there are rows.
+    fn weights(&self) -> Result<Option<Memory>> {
+        self.1.7.iter().try_for_each(|weights| weights.check("weights", self.rows()))?;
+        Ok(self.1.7)
+    }
+
+    /// Whether there are weights.
+    pub fn is_weighted(&self) -> bool {
+        self.1.7.is_some()
     }
 
     /// Storage format of the rows, as `_sides.py` numbers it.
@@ -289,7 +301,7 @@ impl Side {
         unsafe {
             let layout = self.layout()?;
             let data = numbers::<T>("tokens", self.address(), entries(self.rows(), self.dim())?)?;
-            self.masked(Tokens::from_layout(data, layout)?)
+            self.with_rows_own(Tokens::from_layout(data, layout)?)
         }
     }
 
@@ -300,29 +312,35 @@ impl Side {
         unsafe {
             let layout = self.layout()?;
             let codes = numbers("codes", self.address(), entries(self.rows(), self.dim())?)?;
-            self.masked(Tokens::<F>::from_codes(codes, self.scales()?, layout)?)
+            self.with_rows_own(Tokens::<F>::from_codes(codes, self.scales()?, layout)?)
         }
     }
 
-    /// Tokens with the mask that there is.
+    /// Tokens with the mask and the weights that there are.
     ///
     /// # Safety
     /// As [`Side::tokens`].
-    unsafe fn masked<'a, F: maxsim::format::Format>(
+    unsafe fn with_rows_own<'a, F: maxsim::format::Format>(
         &self,
         tokens: Tokens<'a, F>,
     ) -> Result<Tokens<'a, F>> {
-        match self.mask()? {
-            // SAFETY: the caller's promise.
-            Some(mask) => tokens.with_mask(unsafe { mask.read::<u8>("mask", self.rows())? }),
-            None => Ok(tokens),
+        // SAFETY: the caller's promise.
+        unsafe {
+            let tokens = match self.mask()? {
+                Some(mask) => tokens.with_mask(mask.read::<u8>("mask", self.rows())?)?,
+                None => tokens,
+            };
+            match self.weights()? {
+                Some(weights) => tokens.with_weights(weights.read("weights", self.rows())?),
+                None => Ok(tokens),
+            }
         }
     }
 
     /// # Safety
     /// As [`Side::tokens`].
     pub unsafe fn scales<'a>(&self) -> Result<Scales<'a>> {
-        let Matrix(.., scales, kind, mins) = self.1;
+        let Matrix(.., scales, kind, mins, _) = self.1;
         // SAFETY: the caller's promise.
         unsafe {
             Ok(match kind {
@@ -346,12 +364,13 @@ impl Side {
     /// Rows in device memory.
     pub fn raw_rows(&self) -> Result<RawRows> {
         let rows = RawRows::new(self.1.0, self.1.1).segments(self.segments());
-        Ok(rows.mask(self.mask()?.map(|mask| mask.0)))
+        let rows = rows.mask(self.mask()?.map(|mask| mask.0));
+        Ok(rows.weights(self.weights()?.map(|weights| weights.0)))
     }
 
     /// Scales of codes of a format in device memory, as GPUs read them: a word per row and padding.
     pub fn scale_words(&self, format: TokenFormat) -> Result<RawScaleWords> {
-        let Matrix(.., words, kind, _) = self.1;
+        let Matrix(.., words, kind, _, _) = self.1;
         let is_kind = match format {
             TokenFormat::Int8 => matches!(kind, 1 | 2),
             TokenFormat::Int8Affine => kind == 4,
@@ -373,8 +392,8 @@ impl Side {
             UNREAD => lengths as usize,
             _ => 0,
         };
-        let is_masked = self.is_masked();
-        is_regular.then_some([kind.into(), n, len, rows, dim, stride, is_masked.into()])
+        let has = usize::from(self.is_masked()) + 2 * usize::from(self.is_weighted());
+        is_regular.then_some([kind.into(), n, len, rows, dim, stride, has])
     }
 }
 

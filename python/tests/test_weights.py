@@ -8,14 +8,13 @@ import torch
 
 import maxsim
 from maxsim import Quantized
-
-PLACES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-
+from places import PLACES, tensors_at
 
 @pytest.fixture(autouse=True, params=PLACES)
 def place(request):
+    """Under a mode of torch weights are composed; without, they are the library's."""
     torch.manual_seed(9)
-    with torch.device(request.param):
+    with tensors_at(request.param):
         yield request.param
 
 

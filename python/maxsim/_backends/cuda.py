@@ -125,8 +125,9 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
         n, length, dim = data.shape
         of_row, of_item = _rows(data)
         regular = of_row > 0 and of_item == length * of_row
-        strided = (of_row > 0 and kind == PADDED and not dense and side.mask is None
-                   and side.scales is None and of_item >= 0 and of_item % of_row == 0
+        beside = (side.mask, side.scales, side.weights)
+        strided = (of_row > 0 and kind == PADDED and not dense
+                   and all(x is None for x in beside) and of_item >= 0 and of_item % of_row == 0
                    and data.numel() > 0)
         if strided and not regular:
             kind, stride = STRIDED, of_item // of_row
@@ -143,15 +144,15 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
     first, lengths, wide = same_integers(host(side.first), host(side.lengths))
     items = (kind, n, length, rows, dim, stride if kind == STRIDED else address(first),
              address(lengths), wide)
-    mask = None if side.mask is None else side.mask.contiguous()
+    mask, weights = (None if x is None else x.contiguous() for x in (side.mask, side.weights))
     of_scales, words = NO_SCALES, None
     if side.scales is not None:
         scales, mins = side.scales, side.mins
         of_scales = scale_kind(str(scales.dtype)[6:], scales.ndim, mins is not None)
         words = scale_words(scales, mins, rows)
     matrix = (address(data), of_row * data.element_size(), CODES[data.dtype],
-              some_memory(mask), memory(words), of_scales, (0, 0))
-    return (items, matrix), (data, first, lengths, mask, words)
+              some_memory(mask), memory(words), of_scales, (0, 0), some_memory(weights))
+    return (items, matrix), (data, first, lengths, mask, words, weights)
 
 
 def bytes_of(winners: Tensor) -> tuple[int, int]:
@@ -259,9 +260,12 @@ def run(
 
 def run_backward(
     grad: Tensor, winners: Tensor, q: Side, d: Side, pairing: Pairing, options: Options,
-    needs: tuple[bool, bool],
+    needs: tuple[bool, bool], of_weights: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Enqueues gradients of tokens, in their types; None of a side that needs none."""
+    """Enqueues gradients of tokens, in their types; None of a side that needs none.
+
+    ``of_weights``: room for the gradient of the queries' weights, which comes with theirs.
+    """
     if _unread.takes(q, d, pairing):
         return _unread.run_backward(grad, winners, q, d, pairing, options, needs)
     grad, winners = grad.float().resolve_neg().contiguous(), winners.contiguous()
@@ -276,7 +280,8 @@ def run_backward(
             winners = winners.to(torch.int16)  # as the library has them
         room = (memory(grad), bytes_of(winners), some_memory(of_q), some_memory(of_d))
         call = call_numbers(q.data, options)
-        enqueue(_maxsim.cuda_backward, call, (q_numbers, d_numbers), pairs, room)
+        enqueue(_maxsim.cuda_backward, call, (q_numbers, d_numbers), pairs, room,
+                some_memory(of_weights))
         del kept_q, kept_d, ids
     return of_q, of_d
 

@@ -112,9 +112,10 @@ def describe(side: Side) -> tuple[tuple[Any, ...], Any]:
     items = (side.kind, side.n_items, data.shape[1] if side.kind == PADDED else 0, rows, dim,
              address(first), address(lengths), bool(wide and wide[0]))
     matrix = (address(data), dim * data.dtype.itemsize, FORMATS[data.dtype.name],
-              some_memory(side.mask), memory(scales), kind, memory(mins))
+              some_memory(side.mask), memory(scales), kind, memory(mins),
+              some_memory(side.weights))
     numbers = (items, matrix)
-    return numbers, (data, first, lengths, side.mask, scales, mins)
+    return numbers, (data, first, lengths, side.mask, scales, mins, side.weights)
 
 
 def pair_numbers(pairing: Pairing) -> tuple[tuple[Any, ...], Any]:

@@ -181,7 +181,7 @@ torch.library.register_autograd(
 def score(q: Side, d: Side, pairing: Pairing, options: Options, needs_grad: bool) -> Result:
     """Scores tensors through the dispatcher."""
     scores, winners, token_scores = getattr(torch.ops, NAMESPACE).score(
-        *q, *d, pairing.q_ids, pairing.d_ids, pairing.kind, pairing.k, options.max_q_len,
+        *q[:-1], *d[:-1], pairing.q_ids, pairing.d_ids, pairing.kind, pairing.k, options.max_q_len,
         options.max_d_len, options.normalize, options.tf32, options.consistent,
         options.winners or needs_grad, options.token_scores,
     )

@@ -51,7 +51,7 @@ def _scoring(index: Any, q: Side, layout: Any = None) -> Any:
 
 def _some_items(layout: Any) -> Any:
     """A side of a layout alone."""
-    return None if layout is None else (layout, (0, 0, 0, None, (0, 0), NO_SCALES, (0, 0)))
+    return None if layout is None else (layout, (0, 0, 0, None, (0, 0), NO_SCALES, (0, 0), None))
 
 
 #: Where the documents of an index in host memory are, on GPUs that these were copied to.

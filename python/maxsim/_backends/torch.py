@@ -110,7 +110,8 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
     data, kind = side.data, side.kind
     first, lengths, wide = same_integers(host(side.first), host(side.lengths))
     stride = 0
-    if kind == PADDED and not dense and side.mask is None and not data.is_contiguous():
+    beside = side.mask is not None or side.weights is not None
+    if kind == PADDED and not dense and not beside and not data.is_contiguous():
         stride = item_stride(data)
         kind = PADDED if stride < 0 else STRIDED
     if kind != STRIDED:
@@ -122,15 +123,17 @@ def describe(side: Side, dense: bool = False) -> tuple[tuple[Any, ...], Any]:
         rows = 0 if data.numel() == 0 else (n - 1) * stride + length
     items = (kind, n, length, rows, dim, stride if kind == STRIDED else address(first),
              address(lengths), wide)
-    mask_rows = None if side.mask is None else side.mask.contiguous()
-    scales = None if side.scales is None else side.scales.contiguous()
-    mins = None if side.mins is None else side.mins.contiguous()
+    mask_rows, scales, mins, weights = (
+        None if x is None else x.contiguous()
+        for x in (side.mask, side.scales, side.mins, side.weights)
+    )
     of_scales = NO_SCALES
     if scales is not None:
         of_scales = scale_kind(str(scales.dtype)[6:], scales.ndim, mins is not None)
     matrix = (address(data), dim * data.element_size(), CODES[data.dtype],
-              some_memory(mask_rows), memory(scales), of_scales, memory(mins))
-    return (items, matrix), (data, first, lengths, mask_rows, scales, mins)
+              some_memory(mask_rows), memory(scales), of_scales, memory(mins),
+              some_memory(weights))
+    return (items, matrix), (data, first, lengths, mask_rows, scales, mins, weights)
 
 
 def some_memory(x: Tensor | None) -> tuple[int, int] | None:
@@ -209,13 +212,16 @@ def run(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
 
 def run_backward(
     grad: Tensor, winners: Tensor, q: Side, d: Side, pairing: Pairing, options: Options,
-    needs: tuple[bool, bool],
+    needs: tuple[bool, bool], of_weights: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of tokens, in their types; None of a side that needs none."""
+    """Gradients of tokens, in their types; None of a side that needs none.
+
+    ``of_weights``: room for the gradient of the queries' weights, which comes with theirs.
+    """
     if q.data.device.type == "cuda":
         from . import cuda as _cuda
 
-        return _cuda.run_backward(grad, winners, q, d, pairing, options, needs)
+        return _cuda.run_backward(grad, winners, q, d, pairing, options, needs, of_weights)
     grad, winners = grad.float().resolve_neg().contiguous(), winners.contiguous()
     found = [torch.empty(side.data.shape, dtype=torch.float32) if need else None
              for side, need in zip((q, d), needs)]
@@ -224,7 +230,8 @@ def run_backward(
     pairs, ids_kept = pair_numbers(pairing)
     width = winners.shape[-1]
     room = (memory(grad), memory(winners), width, *(some_memory(x) for x in found))
-    _maxsim.backward(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room)
+    _maxsim.backward(get_num_threads(), (q_numbers, d_numbers), pairs, options.normalize, room,
+                     some_memory(of_weights))
     del q_kept, d_kept, ids_kept
     of_q, of_d = (None if x is None else x.to(side.data.dtype) for x, side in zip(found, (q, d)))
     return of_q, of_d
@@ -235,14 +242,14 @@ class _Score(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q_data: Tensor, d_data: Tensor, q: Side, d: Side, pairing: Pairing,
-        options: Options,
+        ctx: Any, q_data: Tensor, d_data: Tensor, weights: Tensor | None, q: Side, d: Side,
+        pairing: Pairing, options: Options,
     ) -> tuple[Tensor | None, ...]:
-        q, d = q._replace(data=q_data), d._replace(data=d_data)
+        q, d = q._replace(data=q_data, weights=weights), d._replace(data=d_data)
         found = run(q, d, pairing, options._replace(winners=True))
-        ctx.save_for_backward(q_data, d_data, found.winners)
+        ctx.save_for_backward(q_data, d_data, weights, found.winners)
         # A masked token has won nothing, so gradients do not need masks.
-        q, d = (side._replace(data=None, mask=None) for side in (q, d))
+        q, d = (side._replace(data=None, mask=None, weights=None) for side in (q, d))
         ctx.call = q, d, pairing, options
         others = [x for x in (found.winners, found.token_scores) if x is not None]
         ctx.mark_non_differentiable(*others)
@@ -253,13 +260,16 @@ class _Score(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
         if grad is None:
-            return (None,) * 6
-        q_data, d_data, winners = ctx.saved_tensors
+            return (None,) * 7
+        q_data, d_data, weights, winners = ctx.saved_tensors
         q, d, pairing, options = ctx.call
-        q, d = q._replace(data=q_data), d._replace(data=d_data)
-        needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
-        return (*run_backward(grad, winners, q, d, pairing, options, needs),
-                None, None, None, None)
+        q, d = q._replace(data=q_data, weights=weights), d._replace(data=d_data)
+        needs_q, needs_d, needs_weights = ctx.needs_input_grad[:3]
+        of_weights = torch.zeros_like(weights) if needs_weights else None
+        # The gradient of weights comes with that of queries.
+        of_q, of_d = run_backward(
+            grad, winners, q, d, pairing, options, (needs_q or needs_weights, needs_d), of_weights)
+        return of_q if needs_q else None, of_d, of_weights, None, None, None, None
 
 
 def is_plain(*tensors: Tensor) -> bool:
@@ -289,7 +299,8 @@ def shown(
 def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
     """Scores tensors that have been checked, with gradients where these are wanted."""
     check_devices(q, d, pairing)
-    needs_grad = torch.is_grad_enabled() and (q.data.requires_grad or d.data.requires_grad)
+    sides = [x for x in (q.data, d.data, q.weights) if x is not None]
+    needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in sides)
     if needs_grad and (q.scales is not None or d.scales is not None):
         raise ValueError("Q: compressed tokens have no gradients; detach the queries or give D as"
                          " float32, float16 or bfloat16")
@@ -299,8 +310,7 @@ def score(q: Side, d: Side, pairing: Pairing, options: Options) -> Result:
 
         return _ops.score(q, d, pairing, options, needs_grad)
     if needs_grad:
-        found = Result(*_Score.apply(
-            q.data, d.data, q, d, pairing, options))
+        found = Result(*_Score.apply(q.data, d.data, q.weights, q, d, pairing, options))
     else:
         found = run(q, d, pairing, options)
     return shown(found, q, pairing, options, d)

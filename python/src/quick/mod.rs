@@ -291,7 +291,7 @@ impl Quick {
             let sides = [&sizes.sides.0, &sizes.sides.1];
             // SAFETY: as in `score`.
             with_element!(sizes.element, T => unsafe {
-                cuda::gradients::<T>(&device, call, sides, &sizes.pairs, &memory)
+                cuda::gradients::<T>(&device, call, sides, &sizes.pairs, (&memory, None))
             })
         });
         Ok(done(outcome)?.map(|()| (of_queries, of_documents)))
@@ -311,7 +311,15 @@ impl Quick {
         let (of_documents, to_documents) = self.room(needs.1, &given.1, &sizes.sides.1, f32)?;
         let room = GradientRoom(grad, winners, sizes.query_len, to_queries, to_documents);
         let is_normalized = options & NORMALIZE != 0;
-        cpu::backward(py, self.n_threads(py)?, sizes.sides, sizes.pairs, is_normalized, room)?;
+        cpu::backward(
+            py,
+            self.n_threads(py)?,
+            sizes.sides,
+            sizes.pairs,
+            is_normalized,
+            room,
+            None,
+        )?;
         let rounded = |found: Option<Bound<'py, PyAny>>, like: &Bound<'py, PyAny>| match found {
             Some(found) if sizes.element != ElementType::F32 => {
                 found.call_method1(intern!(py, "to"), (like,)).map(Some)

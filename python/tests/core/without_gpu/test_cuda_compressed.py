@@ -171,7 +171,7 @@ def test_codes_are_described_with_their_words():
     scales = torch.rand(4, 6).half()
     for part in (slice(None), slice(None, None, 2)):
         side = Side(codes[:, part], scales=scales[:, part])
-        ((kind, n, length, rows, *_), (address, pitch, code, mask, words, of, mins)), kept = (
+        ((kind, n, length, rows, *_), (address, pitch, code, mask, words, of, mins, _)), kept = (
             backend.describe(side))
         assert (kind, n, rows, of) == (0, 4, 4 * length, F16_SCALES)
         assert words[1] == rows + _maxsim.SCALE_PADDING and mins == (0, 0) and mask is None

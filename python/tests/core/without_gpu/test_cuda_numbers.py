@@ -112,7 +112,7 @@ def cuda_score(call, sides, pairs, results):
     return n_bytes
 
 
-def cuda_backward(call, sides, pairs, memory):
+def cuda_backward(call, sides, pairs, memory, of_weights=None):
     """As the compiled half: gradients of dense rows, from its own winners."""
     (Q, q_starts, q_lens, _), (D, d_starts, d_lens, _) = map(items_of, sides)
     grad, winners, to_q, to_d = memory
