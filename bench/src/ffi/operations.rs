@@ -176,26 +176,27 @@ pub unsafe extern "C" fn maxsim_bench_projected(
         let weight: &'static AnyTokens = tokens(weight)?;
         let call = with_type_of!(queries, T => {
             let weight = Projection::new(typed::<T>(weight)?).map_err(text)?.normalize(true);
-            projected(typed::<T>(queries)?, typed::<T>(hidden)?, weight, gradients != 0)
+            projected(typed::<T>(queries)?, typed::<T>(hidden)?, weight, gradients != 0)?
         });
         Ok(Object::Whole(WholeCall(call)))
     })
 }
 
-/// The call of [`maxsim_bench_projected`].
+/// The call of [`maxsim_bench_projected`]; without gradients, made ready.
 fn projected<T: Element>(
     queries: &'static DeviceTokens<T>,
     hidden: &'static DeviceTokens<T>,
     projection: Projection<'static, T>,
     with_gradients: bool,
-) -> Box<dyn FnMut() -> Result<Vec<f32>>> {
+) -> Result<Box<dyn FnMut() -> Result<Vec<f32>>>> {
     let (device, cross) = (queries.device(), Pairing::cross());
-    Box::new(move || {
-        if !with_gradients {
-            let options = ScoreOptions::default();
-            let scores = device.score_projected(queries, hidden, &projection, &cross, &options);
-            return Ok(scores.map_err(text)?.values().to_vec());
-        }
+    if !with_gradients {
+        let options = ScoreOptions::default();
+        let work = device.prepare_projected(queries, hidden, &projection, &cross, &options);
+        let mut work = work.map_err(text)?;
+        return Ok(Box::new(move || Ok(work.score(queries).map_err(text)?.values().to_vec())));
+    }
+    Ok(Box::new(move || {
         let scores = device.score_projected_for_training(queries, hidden, &projection, &cross);
         let scores = scores.map_err(text)?;
         let values = scores.scores().values().to_vec();
@@ -204,7 +205,7 @@ fn projected<T: Element>(
         let gradients = device.backward_projected(queries, hidden, &projection, of);
         drop(gradients.map_err(text)?);
         Ok(values)
-    })
+    }))
 }
 
 /// Makes a call, waits, and copies its values to a host address. 0 or -1.
