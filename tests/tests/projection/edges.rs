@@ -63,6 +63,33 @@ fn projections_that_do_not_fit_are_refused() {
     assert_eq!(argument(device.project_backward(&hidden, &projection, &[0.0; 17])), "grad_tokens");
 }
 
+/// Work that is prepared takes any queries of its items: others, and other rows of those.
+#[test]
+fn prepared_work_takes_queries_of_its_items_alone() {
+    let device = Device::cpu();
+    let (cross, options) = (Pairing::cross(), ScoreOptions::default().winners(true));
+    let numbers = random(24, 5);
+    let weight = Tokens::padded(&numbers[..12], 1, 3, 4).unwrap();
+    let projection = Projection::new(&weight).unwrap();
+    let hidden = Tokens::padded(&numbers, 3, 2, 4).unwrap();
+    let of = |n: usize, rows: usize, from: usize| {
+        Tokens::padded(&numbers[from..from + n * rows * 3], n, rows, 3).unwrap()
+    };
+    let prepare =
+        |options| device.prepare_projected(&of(2, 2, 0), &hidden, &projection, &cross, options);
+    let mut work = prepare(&options).unwrap();
+    for from in [0, 7, 12, 0] {
+        let queries = of(2, 2, from);
+        let scores = device.score_projected(&queries, &hidden, &projection, &cross, &options);
+        assert_eq!(work.score(&queries).unwrap(), scores.unwrap());
+    }
+    for (n, rows) in [(1, 2), (4, 1), (2, 1)] {
+        assert_eq!(argument(work.score(&of(n, rows, 0))), "queries");
+    }
+    let normalized = prepare(&options.clone().normalize(true)).map(drop);
+    assert!(matches!(normalized, Err(Error::Unsupported { .. })));
+}
+
 /// Masked rows of NaN, documents without tokens, rows of zeros: what shows of them is nothing.
 #[test]
 fn what_is_masked_or_empty_does_not_show() {
