@@ -59,3 +59,5 @@ mod sm90;
 mod sum_partials;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod top_k;
+#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+mod xtr;

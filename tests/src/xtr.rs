@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use maxsim::format::{Element, with_element};
+use maxsim::format::{Element, ElementType, with_element};
 use maxsim::training::BackwardOptions;
 use maxsim::xtr::{Normalizer, TokenPool, XtrOptions, XtrScores};
 use maxsim::{Device, Error, Ranked, ScoreOptions, Scores};
@@ -15,7 +15,7 @@ use maxsim::{Device, Error, Ranked, ScoreOptions, Scores};
 use crate::agree::allowance;
 use crate::case::{Case, Data, Pairs};
 use crate::engines::Problem;
-use crate::gradients::{check, grad_scores, gradients};
+use crate::gradients::{all_devices, check, grad_scores, gradients};
 use crate::oracle::similarity;
 use crate::suite::Suite;
 
@@ -27,10 +27,13 @@ pub const KS: [usize; 6] = [1, 2, 5, 17, 64, 300];
 const NORMALIZERS: [Normalizer; 3] =
     [Normalizer::Retrieved, Normalizer::QueryTokens, Normalizer::None];
 
-/// Checks a case on a device, with a number of tokens, a pool and a normaliser that its seed
+/// Checks a case on every device, with a number of tokens, a pool and a normaliser that its seed
 /// chooses: thresholds, scores, gradients, and of a cross product rankings.
-pub fn check_case(suite: &Suite, case: &Case, device: &Device) -> Result<(), String> {
-    with_element!(case.element, T => check_as::<T>(suite, case, device))
+pub fn check_case(suite: &Suite, case: &Case) -> Result<(), String> {
+    all_devices().iter().try_for_each(|device| {
+        let found = with_element!(case.element, T => check_as::<T>(suite, case, device));
+        found.map_err(|why| format!("{device}: {why}"))
+    })
 }
 
 fn check_as<T: Element>(suite: &Suite, case: &Case, device: &Device) -> Result<(), String> {
@@ -67,7 +70,7 @@ fn check_with<T: Element>(
         return Ok(());
     }
     let grads = grad_scores(data, case.seed);
-    let winners = found.scores().winners().ok_or("no winners")?;
+    let winners = found.winners().map_err(|e| e.to_string())?;
     let of_sums: Vec<f32> = grads.iter().zip(found.divisors()).map(|(g, z)| g / z).collect();
     // Quotients round, even of small integers.
     let rounded = Data { exact: false, ..data.clone() };
@@ -83,6 +86,18 @@ fn check_with<T: Element>(
     Ok(())
 }
 
+/// The kernel that finds maxima on a CUDA device, of which thresholds have the bits.
+pub fn kernel<T: Element>(dim: usize, options: &XtrOptions) -> String {
+    let tile = match (options.normalize, T::TYPE) {
+        (true, ElementType::F32) => "q128_normalized",
+        (true, _) => "wide_q128_normalized",
+        (false, ElementType::F32) => "q128_winners",
+        (false, _) if dim <= 128 => "d128_q256_winners",
+        (false, _) => "wide_q128_winners",
+    };
+    format!("maxsim_forward_sm80_{}_{tile}", T::TYPE)
+}
+
 /// XTR scores, and the maxima and winners that they are of.
 fn run<T: Element>(
     problem: &Problem<'_, T>,
@@ -92,6 +107,11 @@ fn run<T: Element>(
     problem.call(device, |queries, documents, pairing| {
         let plain = ScoreOptions::default().winners(true).token_scores(true);
         let plain = plain.normalize(options.normalize);
+        let kernel = kernel::<T>(queries.layout().dim(), options);
+        let plain = match device.ordinal() {
+            Some(_) => plain.kernel(&*kernel).document_splits(1),
+            None => plain,
+        };
         Ok((
             device.xtr(queries, documents, pairing, options)?,
             device.score_with(queries, documents, pairing, &plain)?,
@@ -173,7 +193,7 @@ fn check_scores(
     let maxima = all_of(plain.token_scores());
     let offsets = plain.token_offsets().ok_or("no offsets")?;
     let (first, winners) = (first_tokens(data), plain.winners().unwrap_or_default());
-    let retrieved = found.scores().winners().unwrap_or_default();
+    let retrieved = found.winners().map_err(|e| e.to_string())?;
     for (p, &(query, document)) in data.pairs.iter().enumerate() {
         let at = |what: String| format!("score {p} (query {query}, document {document}): {what}");
         let (mut sum, mut magnitude, mut n) = (0.0, 0.0, 0);
@@ -254,9 +274,10 @@ fn check_search<T: Element>(
             let key = |x: f32| (x.is_nan(), -x);
             key(a.1).partial_cmp(&key(b.1)).unwrap_or_else(|| a.1.is_nan().cmp(&b.1.is_nan()))
         });
-        let found = ranking.ranked.iter().map(|&Ranked { id, score, .. }| (id, score.to_bits()));
+        let bits = |x: f32| if x.is_nan() { f32::NAN } else { x }.to_bits();
+        let found = ranking.ranked.iter().map(|&Ranked { id, score, .. }| (id, bits(score)));
         let found: Vec<_> = found.collect();
-        let expected: Vec<_> = expected.iter().map(|&(id, score)| (id, score.to_bits())).collect();
+        let expected: Vec<_> = expected.iter().map(|&(id, score)| (id, bits(score))).collect();
         if found != expected {
             return Err(format!("ranking of query {query}: {found:x?}, not {expected:x?}"));
         }

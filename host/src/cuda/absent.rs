@@ -32,8 +32,8 @@ use crate::tokens::raw_items::{RawItems, RawItemsOut};
 use crate::tokens::scales::{ScaleType, Scales};
 
 pub(crate) use calls::{
-    BackwardCall, ChamferGradCall, Kept, ProjectionCall, ResidualCall, ResidualFound, SearchCall,
-    Selection, SliceCall, StreamCall, StreamFound, StreamedRows,
+    BackwardCall, ChamferGradCall, Kept, ProjectionCall, Reduction, ResidualCall, ResidualFound,
+    SearchCall, Selection, SliceCall, StreamCall, StreamFound, StreamedRows, XtrCall, XtrFound,
 };
 
 /// No CUDA device can be opened.
@@ -130,6 +130,7 @@ absent! {
             found: ResidualFound<'_>,
         ) -> Result<()>;
         fn search_stream(&self, call: &StreamCall<'_>) -> Result<StreamFound>;
+        fn xtr(&self, call: &XtrCall<'_, ForwardPlan>) -> Result<XtrFound>;
     }
     CudaSlices {
         fn new(device: Device<'_>, hidden: &Arc<CudaTokens>, calls: &[SliceCall<'_>],

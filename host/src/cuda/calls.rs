@@ -13,6 +13,7 @@ use crate::plan::limits::Access;
 use crate::problem::Problem;
 use crate::problem::chunks::Chunk;
 use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::OutputShape;
 use crate::problem::top_k::BestKeys;
 use crate::residual::ResidualCodec;
 use crate::tokens::element::ElementType;
@@ -116,6 +117,49 @@ pub(crate) struct SearchCall<'a> {
     pub k: usize,
     /// Whether what is found beside the candidates is scored in full precision, too.
     pub is_exact: bool,
+}
+
+/// What becomes of maxima of which it is known whether they were retrieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reduction {
+    /// The sum of those that were, by their number.
+    Retrieved,
+    /// The same by the number of the query's valid tokens.
+    QueryTokens,
+    /// The sum alone.
+    Sum,
+    /// The sum, with thresholds in place of those that were not.
+    Imputed,
+}
+
+/// Arguments of a call for XTR scores, by plans `P`.
+#[derive(Clone, Copy)]
+pub(crate) struct XtrCall<'a, P> {
+    pub problem: &'a Problem<'a>,
+    /// The problem's plan, of a kernel for sm_80 without document splits, with winners and token
+    /// scores; and its outputs.
+    pub work: &'a P,
+    pub shape: &'a OutputShape,
+    /// What thresholds are of, where that are not the pairs of the problem: all queries with all
+    /// documents or some, and their plan, of the same kernel.
+    pub pool: Option<(&'a Problem<'a>, &'a P)>,
+    pub tokens: [&'a CudaTokens; 2],
+    pub k: usize,
+    /// What scores are; `None` = those of the plan, and all outputs are kept.
+    pub reduction: Option<Reduction>,
+}
+
+/// Results of such a call.
+#[derive(Debug)]
+pub(crate) struct XtrFound {
+    /// Scores and winners that were retrieved; where nothing was reduced, the outputs of the plan.
+    pub outputs: CudaOutputs,
+    /// The scores, and what sums were divided by, or of [`Reduction::Imputed`] 1 where something
+    /// was retrieved, else 0. Zeros where nothing was reduced.
+    pub values: Vec<f32>,
+    pub divisors: Vec<f32>,
+    /// Those of a query's tokens behind those of the query before.
+    pub thresholds: Vec<f32>,
 }
 
 /// Arguments of a search over documents that pass by.

@@ -21,6 +21,8 @@ mod search;
 mod streaming;
 #[allow(unsafe_code)]
 mod top_k;
+#[allow(unsafe_code)]
+mod xtr;
 
 #[cfg(test)]
 #[allow(unsafe_code)]
@@ -33,8 +35,8 @@ pub(crate) use buffers::row_scales::RowScales;
 pub(crate) use buffers::segments::write_segments;
 pub(crate) use buffers::tokens::CudaTokens;
 pub(crate) use calls::{
-    BackwardCall, ChamferGradCall, Kept, ProjectionCall, ResidualCall, ResidualFound, SearchCall,
-    Selection, SliceCall, StreamCall, StreamFound, StreamedRows,
+    BackwardCall, ChamferGradCall, Kept, ProjectionCall, Reduction, ResidualCall, ResidualFound,
+    SearchCall, Selection, SliceCall, StreamCall, StreamFound, StreamedRows, XtrCall, XtrFound,
 };
 pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
 pub(crate) use driver::context::{CudaDevice, n_devices, open};

@@ -188,9 +188,12 @@ impl WarmUp {
             Role::BackwardCodes => self.training && has_codes,
             Role::BackwardResidual => self.training && has_residuals,
             // Loaded where such calls are made ready.
-            Role::TopK | Role::Chamfer | Role::Projection | Role::Upload | Role::Measurement => {
-                false
-            }
+            Role::TopK
+            | Role::Chamfer
+            | Role::Projection
+            | Role::Xtr
+            | Role::Upload
+            | Role::Measurement => false,
         };
         let is_of_element = |row: &&Auxiliary| {
             row.element.is_none_or(|element| self.wanted_elements().contains(&element))

@@ -6,6 +6,7 @@ use super::Problem;
 use super::pairing::Kind;
 use crate::error::{Error, Result};
 use crate::runtime::alloc::reserve;
+use crate::tokens::layout::TokenLayout;
 
 /// What the sum of a pair's maxima is divided by, over the query tokens that retrieved a token of
 /// the document.
@@ -179,4 +180,14 @@ impl Pool {
         }
         Ok(pools)
     }
+}
+
+/// The row of each query token, of the queries one after the other.
+pub(crate) fn query_token_rows(queries: &TokenLayout) -> Result<Vec<u32>> {
+    let mut rows = Vec::new();
+    reserve(&mut rows, queries.total_len() as usize)?;
+    rows.extend(
+        (0..queries.n_items()).flat_map(|query| queries.item_rows(query)).map(|r| r as u32),
+    );
+    Ok(rows)
 }

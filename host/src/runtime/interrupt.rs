@@ -49,8 +49,9 @@ impl Interrupt {
 
     /// Runs `calls`, in which scores and gradients of the CPU engine that this thread asks for
     /// end early once the flag is raised, and
-    /// [searches over documents that pass by](crate::Device::search_stream) of every device. Other
-    /// calls of other devices do not heed it.
+    /// [searches over documents that pass by](crate::Device::search_stream) and
+    /// [XTR scores](crate::Device::xtr) of every device. Other calls of other devices do not heed
+    /// it.
     pub fn heeded_by<R>(&self, calls: impl FnOnce() -> R) -> R {
         let _restored = Restored(CURRENT.replace(Some(self.clone())));
         calls()

@@ -83,6 +83,22 @@ macro_rules! run {
     (maxsim_projection_f16) => { crate::sm80::projection::project::<row::F16> };
     (maxsim_projection_bf16) => { crate::sm80::projection::project::<row::Bf16> };
     (maxsim_projection_f32) => { crate::sm80::projection::project::<row::F32> };
+    (maxsim_xtr_collect_d128_f16) => { collect::collect::<collect::Tall<sm80::F16>> };
+    (maxsim_xtr_collect_d128_bf16) => { collect::collect::<collect::Tall<sm80::Bf16>> };
+    (maxsim_xtr_collect_wide_f16) => { collect::collect::<Wide<sm80::F16, AsTheyAre, 64>> };
+    (maxsim_xtr_collect_wide_bf16) => { collect::collect::<Wide<sm80::Bf16, AsTheyAre, 64>> };
+    (maxsim_xtr_collect_wide_f32) => { collect::collect::<Wide<sm80::F32, AsTheyAre, 32>> };
+    (maxsim_xtr_collect_normalized_f16) => {
+        collect::collect_normalized::<Wide<sm80::F16, Normalized, 32>>
+    };
+    (maxsim_xtr_collect_normalized_bf16) => {
+        collect::collect_normalized::<Wide<sm80::Bf16, Normalized, 32>>
+    };
+    (maxsim_xtr_collect_normalized_f32) => {
+        collect::collect_normalized::<Wide<sm80::F32, Normalized, 32>>
+    };
+    (maxsim_xtr_select) => { crate::xtr::select::select };
+    (maxsim_xtr_score) => { crate::xtr::score::score };
 
     (maxsim_rescore_f16) => { crate::rescore::rescore::<row::F16> };
     (maxsim_rescore_bf16) => { crate::rescore::rescore::<row::Bf16> };
@@ -113,7 +129,13 @@ mod names {
     pub(super) use crate::backward::segmented_sum;
     #[cfg(maxsim_arch = "sm_80")]
     pub(super) use crate::primitives::residual_chunk as chunk;
+    #[cfg(maxsim_arch = "sm_80")]
+    pub(super) use crate::primitives::row_scales::{AsTheyAre, Normalized};
     pub(super) use crate::primitives::row_vector as row;
+    #[cfg(maxsim_arch = "sm_80")]
+    pub(super) use crate::sm80;
+    #[cfg(maxsim_arch = "sm_80")]
+    pub(super) use crate::sm80::collect::{self, Wide};
     #[cfg(maxsim_arch = "sm_80")]
     pub(super) use crate::sm80::residual::{self, by_centroid};
 }

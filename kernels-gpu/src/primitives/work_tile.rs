@@ -157,9 +157,18 @@ pub unsafe fn query(params: &ForwardParams, tile: u32, n_groups: u32) -> u32 {
 /// The list must have it.
 #[inline(always)]
 pub unsafe fn group(params: &ForwardParams, index: u32) -> Group {
+    // SAFETY: the caller's promise.
+    unsafe { group_at(params.groups, index) }
+}
+
+/// Group `index` of the list at an address.
+///
+/// # Safety
+/// The list must have it.
+#[inline(always)]
+pub unsafe fn group_at(groups: u64, index: u32) -> Group {
     // SAFETY: 16 bytes per group.
-    let [query, start, row, rows_and_part] =
-        unsafe { load_u32x4(params.groups + u64::from(index) * 16) };
+    let [query, start, row, rows_and_part] = unsafe { load_u32x4(groups + u64::from(index) * 16) };
     Group { query, start, row, rows_and_part }
 }
 

@@ -3,6 +3,8 @@
 //! Addresses come from parameter structs as integers; `ld.global` and `st.global`
 //! take them as they are, because the global window is the generic address space.
 
+#[cfg(maxsim_arch = "sm_80")]
+use super::access::conditional_stores;
 use super::access::{loads, stores, vector_loads, vector_stores};
 use core::arch::asm;
 
@@ -312,6 +314,15 @@ stores! { reg64 u64;
     /// `address` must be writable and owned by this thread.
     #[cfg(maxsim_arch = "sm_80")]
     store_u8(value: reg32 u32) = "st.global.u8";
+}
+
+#[cfg(maxsim_arch = "sm_80")]
+conditional_stores! { reg64 u64;
+    /// Writes four bytes of global memory where `condition` is not 0.
+    ///
+    /// # Safety
+    /// As [`store_u32`], where `condition` is not 0.
+    store_u32_if(value: u32) = "st.global.b32";
 }
 
 vector_stores! { reg64 u64;

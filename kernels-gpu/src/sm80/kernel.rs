@@ -95,7 +95,7 @@ pub struct Pipeline<'a, K: Kernel> {
     /// Entry whose sums warp 0 has yet to add; or [`NOTHING`], or, to save a register, the rounds
     /// until then.
     pending: u32,
-    normalizer: K::Normalizer,
+    pub(super) normalizer: K::Normalizer,
     kernel: PhantomData<K>,
 }
 
@@ -134,7 +134,10 @@ pub unsafe fn forward<K: Kernel>(params: &ForwardParams, normalizer: K::Normaliz
                 continue;
             }
             match Stage::read(pipeline.words(slot)) {
-                Kind::End => return,
+                Kind::End => {
+                    pipeline.normalizer.end();
+                    return;
+                }
                 Kind::Queries { tile, part } => {
                     if part == 0 {
                         pipeline.take_groups(tile);
@@ -144,6 +147,7 @@ pub unsafe fn forward<K: Kernel>(params: &ForwardParams, normalizer: K::Normaliz
                 Kind::Documents(tile) => {
                     let stage = pipeline.stage(slot);
                     has_tokens |= product.take_documents(&pipeline, &mut best, &tile, stage);
+                    pipeline.normalizer.end_tile();
                     if tile.ends_tile && tile.ends_document {
                         pipeline.finish(slot, &tile, best, has_tokens != 0);
                         best = [Best::NONE; 4];
@@ -257,6 +261,9 @@ impl<'a, K: Kernel> Pipeline<'a, K> {
     /// Ends a document: adds each group's maxima, and stores winners and token scores.
     #[inline(always)]
     unsafe fn finish(&mut self, slot: u32, tile: &Tile, best: [Best; 4], has_tokens: bool) {
+        if K::Normalizer::COLLECTS {
+            return;
+        }
         let (entry, start) = (tile.entry, tile.matrix_row - tile.row);
         let (params, lane) = (self.params, self.lane);
         let first = self.group(0);

@@ -26,6 +26,7 @@
 //! has room for one.
 
 mod affine;
+pub mod collect;
 mod element;
 mod int8;
 pub(super) mod kernel;
@@ -45,6 +46,7 @@ pub use crate::sm80::streamed::Streamed;
 use self::pipeline::Tile;
 use crate::abi::params::ForwardParams;
 use crate::primitives::accumulator::{Best, fold, valid_columns, valid_only};
+use crate::primitives::row_scales::Normalizer;
 use crate::primitives::unroll::unroll;
 
 /// Which columns of a tile are document tokens: all of them, or those whose bits are set, bit
@@ -70,6 +72,7 @@ unsafe fn columns<K: Kernel>(params: &ForwardParams, tile: &Tile, lane: u32) -> 
 /// Takes all columns of a product into account.
 #[inline(always)]
 fn fold_all<K: Kernel, const N: usize>(
+    normalizer: &K::Normalizer,
     best: &mut [Best; 4],
     c: &[[f32; N]; 4],
     row: u32,
@@ -78,14 +81,33 @@ fn fold_all<K: Kernel, const N: usize>(
     let column = (row + 2 * (lane % 4)) as i32;
     unroll!(F in 0..4 => {
         if F < K::FRAGMENTS {
-            fold(&mut best[F], &c[F], column, K::WINNERS);
+            take::<K, N>(normalizer, best, F, &c[F], column);
         }
     });
+}
+
+/// Takes the columns of a fragment's products into account, of which the thread's first is document
+/// token `column`.
+#[inline(always)]
+fn take<K: Kernel, const N: usize>(
+    normalizer: &K::Normalizer,
+    best: &mut [Best; 4],
+    fragment: usize,
+    c: &[f32; N],
+    column: i32,
+) {
+    if K::Normalizer::COLLECTS {
+        // SAFETY: the query tile's rows were taken before its products.
+        unsafe { normalizer.collect(c, fragment) };
+    } else {
+        fold(&mut best[fragment], c, column, K::WINNERS);
+    }
 }
 
 /// Takes the columns of a product whose bits are set into account.
 #[inline(always)]
 fn fold_valid<K: Kernel, const N: usize, const WORDS: usize>(
+    normalizer: &K::Normalizer,
     best: &mut [Best; 4],
     c: &[[f32; N]; 4],
     words: [u32; WORDS],
@@ -96,7 +118,7 @@ fn fold_valid<K: Kernel, const N: usize, const WORDS: usize>(
     let valid = words.map(|word| word >> (2 * (lane % 4)));
     unroll!(F in 0..4 => {
         if F < K::FRAGMENTS {
-            fold(&mut best[F], &valid_only(c[F], &valid), column, K::WINNERS);
+            take::<K, N>(normalizer, best, F, &valid_only(c[F], &valid), column);
         }
     });
 }

@@ -69,7 +69,7 @@ where
                 let is_half = K::SLABS == 2 && n_slabs == 1 && !K::HAS_SCALES;
                 while is_half && row < end {
                     let c = self.multiply::<K, 1>(n_slabs, address);
-                    fold_all::<K, N>(best, &c, row, lane);
+                    fold_all::<K, N>(&pipeline.normalizer, best, &c, row, lane);
                     address += (COLUMNS * SLAB_BYTES) as u32;
                     row += COLUMNS as u32;
                 }
@@ -79,7 +79,7 @@ where
                     if K::HAS_SCALES {
                         pipeline.similarities(&mut c, tile.matrix_row + (row - tile.row));
                     }
-                    fold_all::<K, N>(best, &c, row, lane);
+                    fold_all::<K, N>(&pipeline.normalizer, best, &c, row, lane);
                     address += (COLUMNS * SLAB_BYTES) as u32;
                     row += COLUMNS as u32;
                 }
@@ -93,7 +93,7 @@ where
                     if K::HAS_SCALES {
                         pipeline.similarities(&mut c, tile.matrix_row + (row - tile.row));
                     }
-                    fold_valid::<K, N, 1>(best, &c, [valid], row, lane);
+                    fold_valid::<K, N, 1>(&pipeline.normalizer, best, &c, [valid], row, lane);
                 }
                 address += (COLUMNS * SLAB_BYTES) as u32;
                 row += COLUMNS as u32;

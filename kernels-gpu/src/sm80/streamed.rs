@@ -47,11 +47,11 @@ impl<K: Kernel, const N: usize> Product<K> for Streamed<N> {
             pipeline.similarities(c, tile.matrix_row);
             let any = match columns::<K>(pipeline.params, tile, lane) {
                 None => {
-                    fold_all::<K, N>(best, c, tile.row, lane);
+                    fold_all::<K, N>(&pipeline.normalizer, best, c, tile.row, lane);
                     1
                 }
                 Some(words) => {
-                    fold_valid::<K, N, 4>(best, c, words, tile.row, lane);
+                    fold_valid::<K, N, 4>(&pipeline.normalizer, best, c, words, tile.row, lane);
                     words[0] | words[1] | words[2] | words[3]
                 }
             };

@@ -10,6 +10,7 @@ mod projection;
 mod search;
 mod stand_in;
 mod streaming;
+mod xtr;
 
 use std::sync::Arc;
 use std::time::Instant;

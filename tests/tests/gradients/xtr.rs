@@ -1,10 +1,15 @@
 //! XTR scores, their gradients and rankings: by the oracle, by hand, and what is refused.
 
+use std::time::Instant;
+
+use half::f16;
 use maxsim::format::ElementType;
 use maxsim::training::{BackwardOptions, BackwardStrategy};
 use maxsim::xtr::{Normalizer, TokenPool, XtrOptions, XtrScores};
 use maxsim::{Device, Error, Pairing, Result, Tokens};
-use maxsim_tests::case::{Case, Pairs};
+use maxsim_tests::case::{Case, Pairs, elements, tokens};
+use maxsim_tests::engines::cuda_devices;
+use maxsim_tests::gpu::text;
 use maxsim_tests::strategy;
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::Values;
@@ -22,7 +27,7 @@ fn in_every_layout_and_pairing() {
     };
     let cases = case.in_every_layout_and_pairing().into_iter().zip(0u64..);
     let cases = cases.map(|(case, i)| Case { seed: i * 0x1_0305 + 1, ..case });
-    Suite::run("xtr", cases, |suite, case| check_case(suite, case, &Device::cpu()));
+    Suite::run("xtr", cases, check_case);
 }
 
 #[test]
@@ -32,9 +37,7 @@ fn random() {
         let cases = select(&ElementType::ALL).prop_flat_map(strategy::cases);
         cases.prop_map(|case| Case { weights: false, ..case })
     };
-    Suite::run_random("xtr_random", strategy, |suite, case| {
-        check_case(suite, case, &Device::cpu())
-    });
+    Suite::run_random("xtr_random", strategy, check_case);
 }
 
 /// Several blocks of query tokens and runs of documents, whatever the number of threads.
@@ -42,7 +45,7 @@ fn random() {
 fn threads_change_no_bit() {
     let documents = [900; 12];
     let case = Case { seed: 3, ..Case::new(8, &[200, 130], &documents) };
-    Suite::run("xtr_large", [case.clone()], |suite, case| check_case(suite, case, &Device::cpu()));
+    Suite::run("xtr_large", [case.clone()], check_case);
     let data = case.data();
     let [queries, documents] = [&data.queries, &data.documents].map(|side| {
         let offsets = side.items.iter().map(|item| item.start as i64);
@@ -58,13 +61,13 @@ fn threads_change_no_bit() {
         found.expect("scores")
     };
     let one = run(1);
-    assert!(one.scores().winners().is_some_and(|winners| winners.contains(&-1)));
+    assert!(one.winners().is_ok_and(|winners| winners.contains(&-1)));
     for n_threads in [2, 5] {
         assert_eq!(run(n_threads), one);
     }
 }
 
-/// Scores of one query token 1 against documents of these similarities.
+/// Scores of one query token 1 against documents of these similarities, the same on every device.
 fn scores_of(documents: &[&[f32]], options: &XtrOptions) -> Result<XtrScores> {
     let query = Tokens::padded(&[1.0f32], 1, 1, 1)?;
     let rows: Vec<f32> = documents.concat();
@@ -74,7 +77,17 @@ fn scores_of(documents: &[&[f32]], options: &XtrOptions) -> Result<XtrScores> {
     });
     let offsets: Vec<i64> = [0].into_iter().chain(ends).collect();
     let documents = Tokens::packed(&rows, 1, &offsets)?;
-    Device::cpu().xtr(&query, &documents, &Pairing::cross(), options)
+    let of = |device: &Device| device.xtr(&query, &documents, &Pairing::cross(), options);
+    let found = of(&Device::cpu())?;
+    let same = |a: &f32, b: &f32| a == b || a.is_nan() && b.is_nan();
+    for device in cuda_devices() {
+        let other = of(device)?;
+        let are_same = found.values().iter().zip(other.values()).all(|(a, b)| same(a, b));
+        assert!(are_same, "{device}: {:?}, not {:?}", other.values(), found.values());
+        assert_eq!(other.thresholds(), found.thresholds(), "{device}");
+        assert_eq!(other.divisors(), found.divisors(), "{device}");
+    }
+    Ok(found)
 }
 
 #[test]
@@ -119,8 +132,13 @@ fn candidates_retrieve_from_all_documents_or_their_own() {
     let pairing = Pairing::candidates(&[0, 1, 1, 1], 2).expect("a pairing");
     let of = |pool| {
         let options = XtrOptions::default().k(2).pool(pool);
-        let found = Device::cpu().xtr(&queries, &documents, &pairing, &options).expect("scores");
-        (found.values().to_vec(), found.thresholds().to_vec())
+        let of = |device: &Device| {
+            let found = device.xtr(&queries, &documents, &pairing, &options).expect("scores");
+            (found.values().to_vec(), found.thresholds().to_vec())
+        };
+        let found = of(&Device::cpu());
+        assert!(cuda_devices().iter().all(|device| of(device) == found), "{pool:?}");
+        found
     };
     assert_eq!(of(TokenPool::AllDocuments), (vec![0.0, 2.0, 4.0, 4.0], vec![2.0, 4.0]));
     // The second query has one document, though it is named twice.
@@ -176,4 +194,36 @@ fn what_has_no_meaning_is_refused() {
     let found =
         device.xtr_backward(&tokens, &tokens, scores.with_grad(&[1.0]), &Default::default());
     assert!(matches!(found, Err(Error::Shape { argument: "grad_scores", .. })));
+}
+
+/// What the case that goals are set for takes on a GPU, calls that wait, beside plain scores.
+#[test]
+fn times_on_a_gpu() {
+    Suite::run_gpu("gpu_xtr_times", |suite| {
+        let case = Case { element: ElementType::F16, ..Case::new(128, &[32; 64], &[180; 512]) };
+        let data = case.data();
+        let rows = [elements::<f16>(&data.queries), elements::<f16>(&data.documents)];
+        let queries = tokens(&case.queries, &data.queries, &rows[0]).map_err(text)?;
+        let documents = tokens(&case.documents, &data.documents, &rows[1]).map_err(text)?;
+        for device in cuda_devices() {
+            let queries = device.upload(&queries).map_err(text)?;
+            let documents = device.upload(&documents).map_err(text)?;
+            let (cross, options) = (Pairing::cross(), XtrOptions::default());
+            let plain = || device.score(&queries, &documents, &cross).map(|_| ());
+            let xtr = || device.xtr(&queries, &documents, &cross, &options).map(|_| ());
+            let of = |call: &dyn Fn() -> Result<()>| -> std::result::Result<f64, String> {
+                let mut best = f64::INFINITY;
+                for _ in 0..6 {
+                    let start = Instant::now();
+                    call().map_err(text)?;
+                    best = best.min(start.elapsed().as_secs_f64() * 1e3);
+                }
+                Ok(best)
+            };
+            let (plain, xtr) = (of(&plain)?, of(&xtr)?);
+            suite.note(&format!("{device}: XTR {xtr:.3} ms, plain scores {plain:.3} ms"));
+            suite.count(&device.to_string());
+        }
+        Ok(1)
+    });
 }

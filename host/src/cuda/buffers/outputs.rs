@@ -133,6 +133,18 @@ impl CudaOutputs {
         }
     }
 
+    /// Makes token scores lie in other memory, where there were none, until
+    /// [`CudaOutputs::return_token_scores`].
+    pub(in crate::cuda) fn lend_token_scores(&mut self, address: u64, len_bytes: u64) {
+        self.addresses.token_scores = address;
+        self.lens_bytes[2] = len_bytes;
+    }
+
+    /// Makes outputs have no token scores any more.
+    pub(in crate::cuda) fn return_token_scores(&mut self) {
+        self.lend_token_scores(0, 0);
+    }
+
     /// Makes outputs of the start of the same memory as a part of larger outputs, of which some
     /// bytes lie before the part. Its addresses are where the larger ones would start: only the
     /// part may be accessed.

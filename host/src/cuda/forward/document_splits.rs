@@ -4,6 +4,9 @@
 //! Score `p` of the call becomes the scores `p * n + i` of its document's splits `i`. Forward
 //! kernels write their token scores and winners to the workspace; their sums are not used.
 
+#[cfg(test)]
+mod tests;
+
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::{
     COMBINE_SPLITS_SHARED_BYTES, CombineSplitsParams, Group, Matrix, NO_TOKEN_SCORE, ScoreTokens,

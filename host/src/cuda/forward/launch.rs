@@ -101,7 +101,7 @@ impl ForwardPlan {
     }
 
     /// The tokens of both sides as the kernel reads them.
-    fn as_read<'a>(&self, tokens: [&'a CudaTokens; 2]) -> [&'a CudaTokens; 2] {
+    pub(super) fn as_read<'a>(&self, tokens: [&'a CudaTokens; 2]) -> [&'a CudaTokens; 2] {
         if self.variant.normalizes() { tokens.map(CudaTokens::normalizable) } else { tokens }
     }
 
@@ -129,7 +129,7 @@ impl ForwardPlan {
     }
 
     /// Bytes of workspace before what rows of foreign memory are normalised by.
-    fn bytes_before_found(&self) -> u64 {
+    pub(super) fn bytes_before_found(&self) -> u64 {
         match (&self.centroid_scores, &self.decoding) {
             (None, None) => self.bytes_before_scores(),
             (Some(scores), _) => self.scores_offset() + scores.bytes(),

@@ -2,6 +2,8 @@
 
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod bandwidth;
+#[allow(unsafe_code)]
+pub(in crate::cuda) mod collect;
 pub(in crate::cuda) mod contiguous;
 #[allow(unsafe_code)]
 pub(in crate::cuda) mod document_splits;
@@ -20,7 +22,5 @@ pub(in crate::cuda) mod rescore;
 pub(in crate::cuda) mod residual;
 pub(in crate::cuda) mod work_list;
 
-#[cfg(test)]
-mod document_splits_tests;
 #[cfg(test)]
 mod work_list_tests;

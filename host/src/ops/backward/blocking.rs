@@ -335,7 +335,7 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
         queries.check_device("queries", device)?;
         documents.check_device("documents", device)?;
         let problem = scores.problem(queries.layout(), documents.layout())?;
-        if scores.scores.winners().is_none() && !finds_winners_again {
+        if !scores.has_winners() && !finds_winners_again {
             return Err(Error::Shape {
                 argument: "scores",
                 expected: "scores of Device::score_for_training, or BackwardStrategy::Recompute"

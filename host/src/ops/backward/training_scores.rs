@@ -1,5 +1,6 @@
 //! Scores whose winners are kept for gradients.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::cuda::{CudaDevice, CudaOutputs};
@@ -11,6 +12,7 @@ use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
+use crate::runtime::alloc::copy_of;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, ScorableWith};
 use crate::tokens::layout::{TokenLayout, check_len};
@@ -111,6 +113,44 @@ impl TrainingScores {
             pairing: pairing.clone(),
             options,
             on_device: None,
+        }
+    }
+
+    /// The same with these winners on the device that scored, and on the host where it has them.
+    pub(in crate::ops) fn with_outputs(self, outputs: CudaOutputs) -> TrainingScores {
+        TrainingScores { on_device: Some(Arc::new(outputs)), ..self }
+    }
+
+    /// Whether the winners are known, here or on the device that scored.
+    pub(in crate::ops) fn has_winners(&self) -> bool {
+        self.scores.winners.is_some() || self.on_device.is_some()
+    }
+
+    /// The same for gradients on `device`: with the winners on the host, where the device that
+    /// scored is another one and alone has them.
+    pub(in crate::ops) fn for_device(&self, device: &Device) -> Result<Cow<'_, TrainingScores>> {
+        let is_there = match (&self.on_device, device.as_cuda()) {
+            (Some(outputs), Some(cuda)) => Arc::ptr_eq(outputs.device(), cuda),
+            _ => false,
+        };
+        if is_there || self.scores.winners.is_some() {
+            return Ok(Cow::Borrowed(self));
+        }
+        let scores = Scores { winners: Some(self.read_winners()?), ..self.scores.clone() };
+        Ok(Cow::Owned(TrainingScores { scores, ..self.clone() }))
+    }
+
+    /// The winners: those of the host, or copied from the device that scored.
+    pub(in crate::ops) fn read_winners(&self) -> Result<Vec<i32>> {
+        match (&self.scores.winners, &self.on_device) {
+            (Some(winners), _) => copy_of(winners),
+            (None, Some(outputs)) => {
+                let problem = self.problem(&self.queries, &self.documents)?;
+                let options = ScoreOptions { token_scores: false, ..self.options.clone() };
+                let scores = outputs.read(&OutputShape::new(&problem, &options))?;
+                Ok(scores.winners.unwrap_or_default())
+            }
+            (None, None) => Ok(Vec::new()),
         }
     }
 

@@ -47,6 +47,7 @@ impl Device {
             });
         }
         let WithGrad { scores: XtrScores { scores, divisors, .. }, grad_scores } = scores;
+        let scores = scores.for_device(self)?;
         check_len("grad_scores", divisors.len(), "one per score", grad_scores.len())?;
         let mut grad_sums = Vec::new();
         reserve(&mut grad_sums, divisors.len())?;

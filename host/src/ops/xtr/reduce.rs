@@ -1,14 +1,10 @@
 //! From maxima and thresholds to scores.
 
-use crate::cpu;
-use crate::cpu::tokens::Matrix;
 use crate::error::Result;
 use crate::problem::Problem;
-use crate::problem::options::ScoreOptions;
 use crate::problem::scores::Scores;
 use crate::problem::xtr::Normalizer;
 use crate::runtime::alloc::{filled, reserve};
-use crate::tokens::element::Element;
 use crate::tokens::layout::TokenLayout;
 
 /// The least divisor of [`Normalizer::PylateCompatible`].
@@ -93,22 +89,4 @@ fn n_valid(layout: &TokenLayout, mask: Option<&[u8]>) -> Result<Vec<usize>> {
     reserve(&mut counts, layout.n_items())?;
     counts.extend((0..layout.n_items()).map(|item| layout.n_valid(item, mask)));
     Ok(counts)
-}
-
-/// The least similarity of each query token with each document: the largest one of the negated
-/// query, whose products are the same but for their signs.
-pub(super) fn minima<T: Element>(
-    problem: &Problem<'_>,
-    queries: Matrix<'_, T>,
-    documents: Matrix<'_, T>,
-    options: &ScoreOptions,
-) -> Result<Vec<f32>> {
-    let mut negated = Vec::new();
-    reserve(&mut negated, queries.data.len())?;
-    negated.extend(queries.data.iter().map(|x| T::from_f32(-x.to_f32())));
-    let queries = Matrix { data: &negated, ..queries };
-    let found = cpu::score(problem, queries, documents, options)?;
-    let mut minima = found.token_scores.unwrap_or_default();
-    minima.iter_mut().for_each(|x| *x = -*x);
-    Ok(minima)
 }

@@ -19,6 +19,7 @@ pub mod search;
 mod segments;
 mod tokens;
 pub mod top_k;
+pub mod xtr;
 
 pub use crate::abi::params::bandwidth::{BANDWIDTH_THREADS, BandwidthParams};
 pub use crate::abi::params::contiguous::{

@@ -259,6 +259,9 @@ pub trait Normalizer: Copy {
     /// Whether rows have scales.
     const HAS_SCALES: bool = true;
 
+    /// Whether similarities are collected in place of their maxima.
+    const COLLECTS: bool = false;
+
     /// Factors of a column.
     type Column: Copy;
 
@@ -279,6 +282,27 @@ pub trait Normalizer: Copy {
 
     /// Makes a similarity of the thread's sum for row `row` of its two of a fragment, and a column.
     fn similarity(&self, sum: f32, fragment: usize, row: usize, column: Self::Column) -> f32;
+
+    /// Collects similarities of a fragment's rows, where they are collected.
+    ///
+    /// # Safety
+    /// [`Normalizer::take_rows`] must have taken the rows.
+    #[inline(always)]
+    unsafe fn collect<const N: usize>(&self, _: &[f32; N], _: usize) {}
+
+    /// Ends a tile of documents, where similarities are collected.
+    ///
+    /// # Safety
+    /// All lanes of the warp together; rows must have been taken.
+    #[inline(always)]
+    unsafe fn end_tile(&self) {}
+
+    /// Ends the work of a warp, where similarities are collected.
+    ///
+    /// # Safety
+    /// As [`Normalizer::end_tile`].
+    #[inline(always)]
+    unsafe fn end(&self) {}
 
     /// Makes similarities of the sums of a tile whose first row in the matrix is `row`. Two columns
     /// at a time: there is no room for all columns' words beside several fragments' sums.

@@ -247,6 +247,36 @@ macro_rules! auxiliary_kernels {
         Sm80  F32  maxsim_projection_f32 2;
     }
 
+    /// Collects similarities above a bound, with the query tiles of `sm80_*_d128_q256_winners`, of
+    /// twice as many warps: four fragments a warp have no registers besides for bounds, and two
+    /// with 128 registers spill.
+    XTR_COLLECT_128(xtr::CollectParams): Xtr, 256, xtr::collect_shared_bytes(8, 256, 64, 2, 4) => {
+        Sm80  F16  maxsim_xtr_collect_d128_f16 1;
+        Sm80  Bf16 maxsim_xtr_collect_d128_bf16 1;
+    }
+    /// The same of any dim, with the tiles of `sm80_*_wide_q128_winners`; those of f32, and of
+    /// `sm80_f32_q128_winners`, are half as long.
+    XTR_COLLECT(xtr::CollectParams): Xtr, 128, xtr::collect_shared_bytes(4, 128, 128, 0, 3) => {
+        Sm80  F16  maxsim_xtr_collect_wide_f16 2;
+        Sm80  Bf16 maxsim_xtr_collect_wide_bf16 2;
+        Sm80  F32  maxsim_xtr_collect_wide_f32 2;
+    }
+    /// The same of normalised rows, whose tiles are half as long.
+    XTR_COLLECT_NORMALIZED(xtr::CollectParams): Xtr, 128,
+        xtr::collect_shared_bytes(4, 128, 64, 0, 3) => {
+        Sm80  F16  maxsim_xtr_collect_normalized_f16 2;
+        Sm80  Bf16 maxsim_xtr_collect_normalized_bf16 2;
+        Sm80  F32  maxsim_xtr_collect_normalized_f32 2;
+    }
+    /// Selects the k-th largest of each query token's similarities.
+    XTR_SELECT(xtr::SelectParams): Xtr, xtr::SELECT_THREADS, xtr::SELECT_SHARED_BYTES => {
+        Sm80  -    maxsim_xtr_select 4;
+    }
+    /// Makes scores of maxima and thresholds; a thread for each pair.
+    XTR_SCORE(xtr::ScoreParams): Xtr, xtr::SCORE_THREADS, 0 => {
+        Sm80  -    maxsim_xtr_score 8;
+    }
+
     /// Scores winners again, in full precision. 80 registers.
     RESCORE(rescore::RescoreParams): Rescore, rescore::THREADS, rescore::SHARED_BYTES => {
         Sm80  F16  maxsim_rescore_f16 3;

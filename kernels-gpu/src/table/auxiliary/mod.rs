@@ -11,7 +11,7 @@ use crate::abi::arch::Arch;
 use crate::abi::element::ElementType;
 use crate::abi::params::{
     self, backward, backward::residual, chamfer, chamfer_search, loss, projection, rescore, search,
-    top_k,
+    top_k, xtr,
 };
 use crate::abi::residual_chunk;
 pub(crate) use crate::table::auxiliary::lines::auxiliary_kernels;
@@ -44,6 +44,8 @@ pub enum Role {
     Chamfer,
     /// Tokens that are projections of hidden states.
     Projection,
+    /// XTR scores.
+    Xtr,
     /// Work that runs once, where tokens come to a device.
     Upload,
     /// Measurements of the device.

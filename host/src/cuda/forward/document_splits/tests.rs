@@ -1,8 +1,8 @@
 //! The problem of the splits against the one whose documents are split.
 
-use super::document_splits::SplitProblem;
-use super::work_list::{Shape, WorkList};
-use super::work_list_tests::{Random, SMALL, check, layout};
+use super::SplitProblem;
+use crate::cuda::forward::work_list::{Shape, WorkList};
+use crate::cuda::forward::work_list_tests::{Random, SMALL, check, layout};
 use crate::plan::document_splits::DocumentSplits;
 use crate::problem::Problem;
 use crate::problem::pairing::Pairing;
