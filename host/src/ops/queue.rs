@@ -181,7 +181,8 @@ pub trait Queue: Submit {
     /// Enqueues or captures the [Chamfer distances](crate::Device::chamfer) of clouds, in place of
     /// what `found` has. Does not wait, and on a CUDA device allocates nothing once the stream's
     /// workspace has grown to [what the work needs](PreparedChamfer::workspace_bytes). Any number
-    /// of clouds of up to 15 dims are two launches; each pair of large ones takes eight more.
+    /// of clouds are two launches; each pair of large ones takes eight more, or of many dims two
+    /// for each slice of either cloud, and two for all.
     ///
     /// # Errors
     /// [`WrongDevice`](crate::Error::WrongDevice), or [`Shape`](crate::Error::Shape) where clouds

@@ -1,4 +1,5 @@
-//! Gradients of points, from their neighbours: a thread per point.
+//! Gradients of points, from their neighbours: a thread per point, or a warp where they have many
+//! dims.
 //!
 //! ```text
 //! scatter      a point p with neighbour q adds −factor · slope(p − q) to the sums of q: i64
@@ -13,16 +14,17 @@
 use super::points::{Cloud, cloud_pair, of_side};
 use crate::abi::element::ElementType;
 use crate::abi::params::chamfer::{
-    CloudPair, CloudStats, DIM_MAX, GRADIENT_THREADS, GradientParams, PointTask, most_slope, power,
-    reduction, shift, tag,
+    CloudPair, CloudStats, DIMS_OF_FLAGS, GRADIENT_THREADS, GradientParams, NARROW_DIM, PointTask,
+    most_slope, power, reduction, shift, tag,
 };
 use crate::ptx::atomic::{add_u64, or_u32x2};
 use crate::ptx::convert::{narrow_bf16, narrow_f16};
 use crate::ptx::global::{
     load_u32, load_u32x2, load_u32x4, load_written_u64, store_u16, store_u32, store_u32x2,
 };
-use crate::ptx::math::{fma, sqrt};
+use crate::ptx::math::sqrt;
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
+use crate::ptx::warp::sync_warp;
 
 /// Index of no neighbour.
 const NO_POINT: u32 = u32::MAX;
@@ -50,7 +52,8 @@ impl Own {
             let (pair_index, side) = (pair_and_side / 2, pair_and_side % 2);
             let pair = cloud_pair(params.clouds.pairs, pair_index);
             let cloud = Cloud::of(&params.clouds, &pair, side);
-            Own { pair_index, pair, side, cloud, point: first + thread_idx_x() }
+            let point = first + (thread_idx_x() >> params.lanes_log2);
+            Own { pair_index, pair, side, cloud, point }
         }
     }
 
@@ -78,6 +81,16 @@ impl Own {
         }
         // SAFETY: an index per place.
         unsafe { load_u32(params.indices + self.place() * 4) }
+    }
+
+    /// Whether its distance to its neighbour is finite.
+    ///
+    /// # Safety
+    /// There must be the point.
+    #[inline(always)]
+    unsafe fn is_near(&self, params: &GradientParams) -> bool {
+        // SAFETY: a distance per place.
+        f32::from_bits(unsafe { load_u32(params.distances + self.place() * 4) }) < f32::INFINITY
     }
 }
 
@@ -142,28 +155,6 @@ fn slope(params: &GradientParams, difference: f32) -> f32 {
 /// Bits of 1.
 const ONE: u32 = 1.0f32.to_bits();
 
-/// Whether the distance of a point to its neighbour is finite.
-///
-/// # Safety
-/// There must be both.
-#[inline(always)]
-unsafe fn is_near(params: &GradientParams, own: &Own, other: &Cloud, neighbour: u32) -> bool {
-    let (mut sum, mut k) = (0.0f32, 0);
-    while k < params.clouds.dim {
-        // SAFETY: the caller's promise.
-        let difference = unsafe {
-            own.cloud.coordinate(&params.clouds, own.point, k)
-                - other.coordinate(&params.clouds, neighbour, k)
-        };
-        sum = match params.clouds.is_l1 {
-            0 => fma(difference, difference, sum),
-            _ => sum + difference.abs(),
-        };
-        k += 1;
-    }
-    sum < f32::INFINITY
-}
-
 /// Adds what the points of this CTA add to their neighbours.
 ///
 /// # Safety
@@ -183,13 +174,13 @@ pub unsafe fn scatter(params: &GradientParams) {
             return;
         }
         // Where the distance is not finite its largest coordinate says nothing of the others.
-        let factor = match is_near(params, &own, &other, neighbour) {
+        let factor = match own.is_near(params) {
             true => direction.factor(params, own.place()),
             false => f32::NAN,
         };
         let place = u64::from(other.place) + u64::from(neighbour);
         let unit = power(direction.shift);
-        let mut k = 0;
+        let mut k = lane_of_point(params);
         while k < params.clouds.dim {
             let p = own.cloud.coordinate(&params.clouds, own.point, k);
             let q = other.coordinate(&params.clouds, neighbour, k);
@@ -204,10 +195,11 @@ pub unsafe fn scatter(params: &GradientParams) {
                     false if term > 0.0 => 16,
                     false => 32,
                 };
-                let bits = 1u64 << (kind + k);
-                or_u32x2(params.flags + place * 8, [bits as u32, (bits >> 32) as u32]);
+                let bits = 1u64 << (kind + k % DIMS_OF_FLAGS);
+                let flags = flags_of(params, place, k);
+                or_u32x2(flags, [bits as u32, (bits >> 32) as u32]);
             }
-            k += 1;
+            k += 1 << params.lanes_log2;
         }
     }
 }
@@ -232,18 +224,14 @@ pub unsafe fn gradients(params: &GradientParams) {
         let has_neighbour = neighbour < other.len;
         let mut factor = 0.0;
         if has_neighbour {
-            factor = match is_near(params, &own, &other, neighbour) {
+            factor = match own.is_near(params) {
                 true => direction.factor(params, own.place()),
                 false => f32::NAN,
             };
         }
         let unit = power(-back.shift);
-        let flags = load_written_u64(params.flags + own.place() * 8);
-        if flags != 0 {
-            store_u32x2(params.flags + own.place() * 8, [0; 2]);
-        }
         let row = u64::from(own.cloud.start) + u64::from(own.point);
-        let mut k = 0;
+        let mut k = lane_of_point(params);
         while k < params.clouds.dim {
             let mut term = 0.0;
             if has_neighbour {
@@ -257,15 +245,52 @@ pub unsafe fn gradients(params: &GradientParams) {
                 store_u32x2(sum, [0; 2]);
             }
             let mut total = (f64::from(term) + units as f64 * unit) as f32;
-            let flags = flags >> k;
+            let flags = load_written_u64(flags_of(params, own.place(), k)) >> (k % DIMS_OF_FLAGS);
             total += if flags & 1 != 0 { f32::NAN } else { 0.0 };
             total += if flags >> 16 & 1 != 0 { f32::INFINITY } else { 0.0 };
             total += if flags >> 32 & 1 != 0 { f32::NEG_INFINITY } else { 0.0 };
             let base = of_side(own.side, params.gradients);
             store(params, base, row * u64::from(params.clouds.dim) + u64::from(k), total);
-            k += 1;
+            k += 1 << params.lanes_log2;
+        }
+        clear_flags(params, own.place());
+    }
+}
+
+/// Which of the threads that share a point this is: it has every dim that is so many modulo their
+/// number.
+#[inline(always)]
+fn lane_of_point(params: &GradientParams) -> u32 {
+    thread_idx_x() & ((1 << params.lanes_log2) - 1)
+}
+
+/// Clears the flags of a point.
+///
+/// # Safety
+/// All threads that share the point, whose lanes are a warp's or a single one, have read them.
+#[inline(always)]
+unsafe fn clear_flags(params: &GradientParams, place: u64) {
+    // SAFETY: a warp's lanes come here together; the words are the point's.
+    unsafe {
+        let mut k = lane_of_point(params) * DIMS_OF_FLAGS;
+        if params.lanes_log2 > 0 {
+            sync_warp();
+        }
+        while k < params.clouds.dim {
+            let flags = flags_of(params, place, k);
+            if load_written_u64(flags) != 0 {
+                store_u32x2(flags, [0; 2]);
+            }
+            k += DIMS_OF_FLAGS << params.lanes_log2;
         }
     }
+}
+
+/// The address of the flags of a dim of a point.
+#[inline(always)]
+fn flags_of(params: &GradientParams, place: u64, k: u32) -> u64 {
+    let words = params.clouds.dim.div_ceil(DIMS_OF_FLAGS);
+    params.flags + (place * u64::from(words) + u64::from(k / DIMS_OF_FLAGS)) * 8
 }
 
 /// Stores an element of a gradient.
@@ -286,4 +311,4 @@ unsafe fn store(params: &GradientParams, base: u64, index: u64, value: f32) {
     }
 }
 
-const _: () = assert!(DIM_MAX <= 16 && GRADIENT_THREADS.is_multiple_of(32));
+const _: () = assert!(NARROW_DIM < 32 && GRADIENT_THREADS.is_multiple_of(32));

@@ -82,8 +82,7 @@ impl Cloud {
         point: u32,
         is_there: bool,
     ) -> Point<W> {
-        let row = u64::from(self.start) + u64::from(point);
-        let address = self.points.base + row * self.points.pitch_bytes;
+        let address = self.row(point);
         let is = |k: usize| u32::from(is_there & ((k as u32) < clouds.dim));
         let mut values = [0.0; W];
         // SAFETY: the row has so many elements.
@@ -113,17 +112,43 @@ impl Cloud {
     /// The row must have it.
     #[inline(always)]
     pub unsafe fn coordinate(&self, clouds: &Clouds, point: u32, k: u32) -> f32 {
-        let row = u64::from(self.start) + u64::from(point);
-        let address = self.points.base + row * self.points.pitch_bytes;
         // SAFETY: the caller's promise.
-        unsafe {
-            if clouds.element == tag(ElementType::F32) {
-                return f32::from_bits(load_u32_if(address + u64::from(k) * 4, 1));
-            }
-            let half = load_u16_if(address + u64::from(k) * 2, 1);
-            let is_f16 = clouds.element == tag(ElementType::F16);
-            if is_f16 { widen_f16(half)[0] } else { f32::from_bits(half << 16) }
+        unsafe { self.coordinate_if(clouds, point, k, true) }
+    }
+
+    /// A coordinate of a point, or 0 where `is_there` is false.
+    ///
+    /// # Safety
+    /// The row must have it if `is_there`.
+    #[inline(always)]
+    pub unsafe fn coordinate_if(&self, clouds: &Clouds, point: u32, k: u32, is_there: bool) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { element_if(clouds, self.row(point), k, is_there) }
+    }
+
+    /// The address of a point's row.
+    #[inline(always)]
+    pub fn row(&self, point: u32) -> u64 {
+        let row = u64::from(self.start) + u64::from(point);
+        self.points.base + row * self.points.pitch_bytes
+    }
+}
+
+/// An element of a row, or 0 where `is_there` is false.
+///
+/// # Safety
+/// The row must have it if `is_there`.
+#[inline(always)]
+pub unsafe fn element_if(clouds: &Clouds, row: u64, k: u32, is_there: bool) -> f32 {
+    let is_there = u32::from(is_there);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if clouds.element == tag(ElementType::F32) {
+            return f32::from_bits(load_u32_if(row + u64::from(k) * 4, is_there));
         }
+        let half = load_u16_if(row + u64::from(k) * 2, is_there);
+        let is_f16 = clouds.element == tag(ElementType::F16);
+        if is_f16 { widen_f16(half)[0] } else { f32::from_bits(half << 16) }
     }
 }
 
@@ -148,6 +173,12 @@ pub fn distance<const D: usize, const W: usize, const L1: bool>(a: &Point<W>, b:
         };
     }});
     sum
+}
+
+/// Adds what a difference of coordinates adds to a distance.
+#[inline(always)]
+pub fn add<const L1: bool>(sum: f32, difference: f32) -> f32 {
+    if L1 { sum + difference.abs() } else { fma(difference, difference, sum) }
 }
 
 /// Whether a coordinate is NaN or infinite.

@@ -71,11 +71,15 @@ macro_rules! run {
     (maxsim_chamfer_nearest_d3) => { crate::chamfer::nearest::<3, 4, 4> };
     (maxsim_chamfer_nearest_d8) => { crate::chamfer::nearest::<8, 8, 2> };
     (maxsim_chamfer_nearest_d15) => { crate::chamfer::nearest::<15, 16, 2> };
+    (maxsim_chamfer_compare) => { crate::chamfer::compare };
     (maxsim_chamfer_bounds) => { crate::chamfer::sort::bounds };
     (maxsim_chamfer_codes) => { crate::chamfer::sort::codes };
     (maxsim_chamfer_sort) => { crate::chamfer::sort::sort };
     (maxsim_chamfer_boxes) => { crate::chamfer::sort::boxes };
     (maxsim_chamfer_search) => { crate::chamfer::search::search };
+    (maxsim_chamfer_extents) => { crate::chamfer::extents };
+    (maxsim_chamfer_copies) => { crate::chamfer::copies };
+    (maxsim_chamfer_refine) => { crate::chamfer::refine };
     (maxsim_chamfer_reduce) => { crate::chamfer::reduce };
     (maxsim_chamfer_scatter) => { crate::chamfer::scatter };
     (maxsim_chamfer_gradients) => { crate::chamfer::gradients };

@@ -7,7 +7,6 @@ use maxsim::format::{Element, with_element};
 use maxsim::stream::Queue;
 use maxsim::training::{GradientType, Gradients};
 use maxsim::{Device, Tokens};
-use maxsim_kernels::abi::params::chamfer::DIM_MAX;
 
 use super::{CloudCase, Clouds, Lie, clouds};
 use crate::gpu::text;
@@ -132,18 +131,12 @@ fn check_as<T: Element>(device: &Device, case: &CloudCase) -> Result<(), String>
     Ok(())
 }
 
-/// The devices that take a case's points.
-pub fn devices(case: &CloudCase) -> Vec<Device> {
-    let takes = |device: &Device| device.ordinal().is_none() || case.dim <= DIM_MAX;
-    all_devices().into_iter().filter(takes).collect()
-}
-
-/// Runs a case on all devices that take it.
+/// Runs a case on all devices.
 ///
 /// # Errors
 /// What differs.
 pub fn check_all(suite: &Suite, case: &CloudCase) -> Result<(), String> {
-    for device in devices(case) {
+    for device in all_devices() {
         check(&device, case).map_err(|why| format!("{device}: {why}"))?;
         suite.count(&device.to_string());
     }

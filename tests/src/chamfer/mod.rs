@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-pub use checks::{check_all, devices, same};
+pub use checks::{check_all, same};
 
 /// How the points of clouds lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -139,10 +139,7 @@ fn a_call_ends_when_asked_to() {
 #[test]
 fn what_only_the_cpu_takes() {
     for device in cuda_devices() {
-        let points = [0.0f32; 32];
-        let wide = Tokens::padded(&points, 1, 2, 16).unwrap();
-        let refused = device.chamfer(&wide, &wide, &ChamferOptions::default());
-        assert!(matches!(refused, Err(Error::Unsupported { .. })));
+        let points = [0.0f32; 8];
         let shared = Tokens::scattered(&points, 1, &[0, 3], &[5, 4]).unwrap();
         let found = device.chamfer(&shared, &shared, &ChamferOptions::default()).unwrap();
         let grad = ChamferGrad::Values(&[1.0, 1.0]);

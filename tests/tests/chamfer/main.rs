@@ -57,30 +57,34 @@ fn every_reduction_and_direction() {
 /// Clouds that nearly coincide: products of f32, let alone of f16, are wrong by factors there.
 #[test]
 fn converging_clouds_have_the_distance_that_they_have() {
-    let n = 4000;
+    converging_clouds::<3>(4000);
+    converging_clouds::<128>(2100);
+}
+
+fn converging_clouds<const DIM: usize>(n: usize) {
     let mut rng = SmallRng::seed_from_u64(3);
     let mut on_sphere = || {
-        let mut p = [0.0f32; 3].map(|_: f32| rng.random_range(-1.0f32..1.0));
+        let mut p = [0.0f32; DIM].map(|_: f32| rng.random_range(-1.0f32..1.0));
         let length = p.iter().map(|x| x * x).sum::<f32>().sqrt();
         p.iter_mut().for_each(|x| *x /= length);
         p
     };
-    let x: Vec<[f32; 3]> = (0..n).map(|_| on_sphere()).collect();
-    let moved = |p: &[f32; 3]| {
+    let x: Vec<[f32; DIM]> = (0..n).map(|_| on_sphere()).collect();
+    let moved = |p: &[f32; DIM]| {
         let by = on_sphere();
-        [0, 1, 2].map(|k| p[k] + 1e-3 * by[k])
+        std::array::from_fn(|k| p[k] + 1e-3 * by[k])
     };
-    let y: Vec<[f32; 3]> = x.iter().map(moved).collect();
-    let squared = |p: &[f32; 3], q: &[f32; 3]| -> f64 {
-        (0..3).map(|k| (f64::from(p[k]) - f64::from(q[k])).powi(2)).sum()
+    let y: Vec<[f32; DIM]> = x.iter().map(moved).collect();
+    let squared = |p: &[f32; DIM], q: &[f32; DIM]| -> f64 {
+        (0..DIM).map(|k| (f64::from(p[k]) - f64::from(q[k])).powi(2)).sum()
     };
-    let mean = |a: &[[f32; 3]], b: &[[f32; 3]]| -> f64 {
+    let mean = |a: &[[f32; DIM]], b: &[[f32; DIM]]| -> f64 {
         let least = |p| b.iter().map(|q| squared(p, q)).fold(f64::INFINITY, f64::min);
         a.iter().map(least).sum::<f64>() / n as f64
     };
     let expected = mean(&x, &y) + mean(&y, &x);
     let [x, y] = [&x, &y].map(|cloud| cloud.as_flattened().to_vec());
-    let (x, y) = (Tokens::padded(&x, 1, n, 3).unwrap(), Tokens::padded(&y, 1, n, 3).unwrap());
+    let (x, y) = (Tokens::padded(&x, 1, n, DIM).unwrap(), Tokens::padded(&y, 1, n, DIM).unwrap());
     for device in all_devices() {
         let found = device.chamfer(&x, &y, &ChamferOptions::default()).unwrap();
         let value = f64::from(found.values()[0]);

@@ -1,4 +1,5 @@
-//! Clouds whose points are sorted on a GPU: it finds what the CPU does, bit for bit.
+//! Clouds whose points are sorted on a GPU, or selected by products: it finds what the CPU does,
+//! bit for bit.
 
 use maxsim::Device;
 use maxsim::chamfer::{Chamfer, ChamferGrad, Metric};
@@ -29,6 +30,43 @@ fn sorted_clouds_on_a_gpu() {
         if is_timed {
             for points in [Points::Converging, Points::Scene, Points::Special] {
                 cases.push(CloudCase::new(3, &[[150_000, 131_072]], points));
+            }
+        }
+        for device in cuda_devices() {
+            for case in &cases {
+                with_element!(case.element, T => compare::<T>(device, case))
+                    .map_err(|why| format!("{device}: {why}\n{case:?}"))?;
+                suite.count(&device.to_string());
+            }
+        }
+        Ok(cases.len())
+    });
+}
+
+/// Blocks of points are selected by tensor cores; differences decide.
+#[test]
+fn selected_clouds_on_a_gpu() {
+    Suite::run_gpu("gpu_chamfer_selected", |suite| {
+        let is_timed = std::env::var("MAXSIM_UNTIMED").as_deref() != Ok("1");
+        let mut cases = Vec::new();
+        for (i, points) in Points::ALL.into_iter().enumerate() {
+            for (j, dim) in [16, 100, 128, 333].into_iter().enumerate() {
+                // Whole blocks of 128 and items of 256, and parts of them; a pair between that is
+                // compared.
+                let lens = if dim == 16 { [4200, 4100] } else { [2048, 1700] };
+                let lens = [lens, [30, 40], [lens[1], lens[0] + 3]];
+                let case = CloudCase::new(dim, &lens, points);
+                let lie = [Lie::Packed, Lie::Masked, Lie::Overlapping][(i + j) % 3];
+                let element = ElementType::ALL[(i + 2 * j) % 3];
+                let single_direction = i == 1 && j == 2;
+                cases.push(CloudCase { lie, element, single_direction, ..case });
+            }
+        }
+        cases.truncate(if is_timed { cases.len() } else { 5 });
+        if is_timed {
+            for element in ElementType::ALL {
+                let case = CloudCase::new(128, &[[20_000, 9001]], Points::Converging);
+                cases.push(CloudCase { element, ..case });
             }
         }
         for device in cuda_devices() {

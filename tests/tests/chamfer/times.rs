@@ -1,6 +1,7 @@
 //! What a step of Chamfer distances takes on a GPU: forward and backward, as one graph.
 
 use maxsim::chamfer::ChamferOptions;
+use maxsim::format::{Element, ElementType, with_element};
 use maxsim::stream::Queue;
 use maxsim::training::GradientType;
 use maxsim::{Device, Tokens};
@@ -28,12 +29,25 @@ fn steps_on_a_gpu() {
                 }
             }
         }
+        let mut cases: Vec<_> = cases
+            .into_iter()
+            .map(|(name, lens, points)| (name, CloudCase::new(3, &lens, points)))
+            .collect();
+        let n = if is_timed { 100_000 } else { 5000 };
+        for points in [Points::Cube, Points::Converging] {
+            for element in [ElementType::F32, ElementType::F16] {
+                let case = CloudCase::new(128, &[[n; 2]], points);
+                cases.push(("100 K d 128", CloudCase { element, ..case }));
+            }
+        }
         for device in cuda_devices() {
-            for (name, lens, points) in &cases {
-                let case = CloudCase::new(3, lens, *points);
-                let [forward, step] = milliseconds(device, &case)?;
+            for (name, case) in &cases {
+                let [forward, step] =
+                    with_element!(case.element, T => milliseconds::<T>(device, case))?;
+                let CloudCase { points, element, .. } = case;
                 suite.note(&format!(
-                    "{device} {name} {points:?}: forward {forward:.4} ms, step {step:.4} ms"
+                    "{device} {name} {points:?} {element}: forward {forward:.4} ms, \
+                     step {step:.4} ms"
                 ));
                 suite.count(&device.to_string());
             }
@@ -43,9 +57,9 @@ fn steps_on_a_gpu() {
 }
 
 /// Milliseconds of a forward pass, and of a step.
-fn milliseconds(device: &Device, case: &CloudCase) -> Result<[f32; 2], String> {
-    let [x, y] = clouds::<f32>(case);
-    let upload = |tokens: Tokens<'_, f32>| device.upload(&tokens).map_err(text);
+fn milliseconds<T: Element>(device: &Device, case: &CloudCase) -> Result<[f32; 2], String> {
+    let [x, y] = clouds::<T>(case);
+    let upload = |tokens: Tokens<'_, T>| device.upload(&tokens).map_err(text);
     let (x, y) = (upload(x.tokens().map_err(text)?)?, upload(y.tokens().map_err(text)?)?);
     let work = device.prepare_chamfer(&x, &y, &ChamferOptions::default()).map_err(text)?;
     let mut found = work.new_found().map_err(text)?;

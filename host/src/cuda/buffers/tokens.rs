@@ -154,6 +154,34 @@ impl CudaTokens {
         Ok(CudaTokens { segments, _source: Some(self.clone()), ..view })
     }
 
+    /// Rows of elements at another address, aligned as this one, as the same items. Calls no
+    /// driver; what it is of must live as long as work that uses it.
+    pub(in crate::cuda) fn at(&self, base: u64) -> CudaTokens {
+        let access = Access { base, ..self.access };
+        let maps =
+            |rounding| Box::new(Maps::new(self.operand, access, self.n_rows, self.dim, rounding));
+        CudaTokens {
+            access,
+            operand: self.operand,
+            n_rows: self.n_rows,
+            dim: self.dim,
+            mask: 0,
+            weights: 0,
+            segments: None,
+            foreign_segments: self.segments.as_ref().map_or(0, Buffer::address),
+            item_len: self.item_len,
+            has_empty_items: self.has_empty_items,
+            maps: self.maps.as_ref().map(|_| maps(Rounding::None)),
+            tf32_maps: self.tf32_maps.as_ref().map(|_| maps(Rounding::Tf32)),
+            owned: Vec::new(),
+            is_projected: false,
+            residuals: None,
+            row_scales: Mutex::new(None),
+            scaled: None,
+            _source: None,
+        }
+    }
+
     /// Tokens whose mask is in the memory of `source`.
     pub(in crate::cuda) fn with_source(self, source: &Arc<CudaTokens>) -> CudaTokens {
         CudaTokens { _source: Some(source.clone()), ..self }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use maxsim_kernels::abi::params::chamfer::CloudStats;
+use maxsim_kernels::abi::params::chamfer::{CloudStats, flag_words};
 
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::hazards::Hazard;
@@ -12,7 +12,7 @@ use crate::cuda::driver::stream::CudaStream;
 use crate::error::Result;
 use crate::problem::chamfer::{Chamfer, Neighbours, Reduced, each_cloud, reduced};
 use crate::problem::outputs::Trust;
-use crate::runtime::alloc::{filled, reserve};
+use crate::runtime::alloc::filled;
 
 /// Alignment of each list.
 const ALIGN_BYTES: u64 = 256;
@@ -54,7 +54,9 @@ impl Addresses {
 fn places(n_points: [usize; 2], n_pairs: usize, dim: usize) -> ([u64; 7], u64) {
     let n = (n_points[0] + n_points[1]) as u64;
     let stats_bytes = 2 * n_pairs as u64 * size_of::<CloudStats>() as u64;
-    let lens = [n * 8, n * 4, n * 4, stats_bytes, n_pairs as u64 * 4, n * dim as u64 * 8, n * 8];
+    let (sums_bytes, flags_bytes) = (n * dim as u64 * 8, n * flag_words(dim) as u64 * 8);
+    let values_bytes = n_pairs as u64 * 4;
+    let lens = [n * 8, n * 4, n * 4, stats_bytes, values_bytes, sums_bytes, flags_bytes];
     let mut end = 0;
     let offsets = lens.map(|len| {
         let offset = end;
@@ -112,12 +114,12 @@ impl CudaChamfer {
         let n_points = [x, y].map(|layout| layout.total_len() as usize);
         let own = CudaChamfer::new(device, n_points, x.n_items(), x.dim())?;
         let mut stats = filled(2 * x.n_items() as u64, [0u32; 8])?;
-        let mut indices = Vec::new();
-        reserve(&mut indices, n_points[0] + n_points[1])?;
-        indices.extend_from_slice(&found.x.indices);
-        match &found.y {
-            Some(y) => indices.extend_from_slice(&y.indices),
-            None => indices.resize(n_points[0] + n_points[1], -1),
+        let mut indices = filled((n_points[0] + n_points[1]) as u64, -1i32)?;
+        let mut distances = filled(indices.len() as u64, 0.0f32)?;
+        for (side, neighbours) in found.directions() {
+            let own = [0..n_points[0], n_points[0]..indices.len()][side].clone();
+            indices[own.clone()].copy_from_slice(&neighbours.indices);
+            distances[own].copy_from_slice(&neighbours.distances);
         }
         for (side, neighbours) in found.directions() {
             each_cloud(&found.layouts[side], |pair, first, len| {
@@ -136,6 +138,7 @@ impl CudaChamfer {
         // SAFETY: the memory was just made, for so many points and pairs.
         unsafe {
             overwrite(&entered, own.addresses.indices, bytemuck::cast_slice(&indices))?;
+            overwrite(&entered, own.addresses.distances, bytemuck::cast_slice(&distances))?;
             overwrite(&entered, own.addresses.stats, bytemuck::cast_slice(&stats))?;
         }
         drop(entered);

@@ -2,11 +2,12 @@
 
 use bytemuck::cast_slice;
 use maxsim_kernels::abi::params::chamfer::{
-    BLOCK_LEN, CloudPair, GRADIENT_THREADS, NearestTask, PointTask, THREADS, points_per_thread,
-    tile_len_max,
+    BLOCK_LEN, CloudPair, GRADIENT_THREADS, NearestTask, PointTask, THREADS, WIDE_OWN, WIDE_TILE,
+    lanes_log2, points_per_thread, tile_len_max,
 };
 
 use super::search::is_searched;
+use super::select::is_selected;
 use crate::error::Result;
 use crate::problem::chamfer::{ChamferOptions, CloudPairs, each_cloud};
 use crate::runtime::alloc::reserve;
@@ -20,8 +21,35 @@ const START_LEN: u64 = 96;
 /// with more of them: four warps wait for their own results too often.
 const EFFICIENCY: [u64; 5] = [45, 72, 82, 88, 92];
 
+/// Most points of the other cloud that a CTA compares its own with, where it has some at a time in
+/// shared memory.
+const WIDE_MOST: u32 = 1 << 14;
+
+/// How a kernel compares points.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Comparison {
+    /// Points of a CTA.
+    pub own_len: usize,
+    /// A CTA compares them with a multiple of so many points.
+    pub block_len: u32,
+    /// Most points that it compares them with.
+    pub most: u32,
+}
+
+impl Comparison {
+    /// That of the kernel whose points have `width` numbers, in registers.
+    pub(super) const fn narrow(width: usize) -> Comparison {
+        let own_len = THREADS * points_per_thread(width);
+        Comparison { own_len, block_len: BLOCK_LEN, most: tile_len_max(width) }
+    }
+
+    /// That of the kernel for any dim.
+    pub(super) const WIDE: Comparison =
+        Comparison { own_len: WIDE_OWN as usize, block_len: WIDE_TILE, most: WIDE_MOST };
+}
+
 /// What CTAs do, as words of kernels' structs.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Lists {
     /// [`CloudPair`]s.
     pub pairs: Vec<[u32; 8]>,
@@ -31,27 +59,33 @@ pub(super) struct Lists {
     pub points: Vec<[u32; 2]>,
     /// Pairs whose points are sorted: number and lengths.
     pub searched: Vec<(u32, [u32; 2])>,
+    /// Pairs whose blocks of points are selected by products, by number.
+    pub selected: Vec<(u32, CloudPair)>,
     /// Most points of a tile.
     pub tile_len: u32,
 }
 
 impl Lists {
-    /// Those of a call whose points have `width` numbers each.
+    /// Those of a call whose points a kernel compares so.
     pub(super) fn new(
         pairs: &CloudPairs<'_>,
         options: &ChamferOptions,
-        width: usize,
+        comparison: Comparison,
         n_multiprocessors: usize,
     ) -> Result<Lists> {
         let clouds = cloud_pairs(pairs, options)?;
-        let own_len = THREADS * points_per_thread(width);
+        let own_len = comparison.own_len;
+        let points_of_cta = GRADIENT_THREADS >> lanes_log2(pairs.dim());
         let n_directions = if options.single_direction { 1 } else { 2 };
         let is_searched = |cloud: &CloudPair| is_searched(cloud.lens, pairs.dim());
+        let is_selected = |cloud: &CloudPair| is_selected(cloud.lens, pairs.dim(), options.metric);
+        let is_compared = |cloud: &CloudPair| !is_searched(cloud) && !is_selected(cloud);
         let compared: Vec<CloudPair> =
-            clouds.iter().filter(|cloud| !is_searched(cloud)).copied().collect();
-        let tile_len = tile_len(&compared, n_directions, own_len, width, n_multiprocessors);
-        let (nearest, points, searched) = (Vec::new(), Vec::new(), Vec::new());
-        let mut lists = Lists { pairs: Vec::new(), nearest, points, searched, tile_len };
+            clouds.iter().filter(|cloud| is_compared(cloud)).copied().collect();
+        let tile_len = tile_len(&compared, n_directions, comparison, n_multiprocessors);
+        let (nearest, points) = (Vec::new(), Vec::new());
+        let (searched, selected) = (Vec::new(), Vec::new());
+        let mut lists = Lists { pairs: Vec::new(), nearest, points, searched, selected, tile_len };
         let tile_len = tile_len as usize;
         reserve(&mut lists.pairs, clouds.len())?;
         for (number, cloud) in (0u32..).zip(&clouds) {
@@ -62,16 +96,20 @@ impl Lists {
                 reserve(&mut lists.searched, 1)?;
                 lists.searched.push((number, lens));
             }
+            if is_selected(cloud) {
+                reserve(&mut lists.selected, 1)?;
+                lists.selected.push((number, *cloud));
+            }
             for side in 0..2 {
                 let (own, other) = (lens[side] as usize, lens[1 - side] as usize);
                 let pair_and_side = 2 * number + side as u32;
-                reserve(&mut lists.points, own.div_ceil(GRADIENT_THREADS))?;
-                lists.points.extend((0..own).step_by(GRADIENT_THREADS).map(|first| {
+                reserve(&mut lists.points, own.div_ceil(points_of_cta))?;
+                lists.points.extend((0..own).step_by(points_of_cta).map(|first| {
                     let PointTask { pair_and_side, first } =
                         PointTask { pair_and_side, first: first as u32 };
                     [pair_and_side, first]
                 }));
-                if side >= n_directions || is_searched(cloud) {
+                if side >= n_directions || !is_compared(cloud) {
                     continue;
                 }
                 reserve(&mut lists.nearest, own.div_ceil(own_len) * other.div_ceil(tile_len))?;
@@ -123,12 +161,12 @@ fn cloud_pairs(pairs: &CloudPairs<'_>, options: &ChamferOptions) -> Result<Vec<C
 fn tile_len(
     clouds: &[CloudPair],
     n_directions: usize,
-    own_len: usize,
-    width: usize,
+    comparison: Comparison,
     n_multiprocessors: usize,
 ) -> u32 {
+    let Comparison { own_len, block_len, most } = comparison;
     let longest = clouds.iter().flat_map(|cloud| cloud.lens).max().unwrap_or(0);
-    let most = tile_len_max(width).min(longest.next_multiple_of(BLOCK_LEN)).max(BLOCK_LEN);
+    let most = most.min(longest.next_multiple_of(block_len)).max(block_len);
     let directions = || {
         clouds.iter().flat_map(|cloud| {
             let [x, y] = cloud.lens.map(u64::from);
@@ -149,7 +187,7 @@ fn tile_len(
         let at_once = EFFICIENCY[(n_in_turn.max(1) as usize).min(EFFICIENCY.len()) - 1];
         n_in_turn * (u64::from(tile_len) + START_LEN) * 100 / at_once
     };
-    let lens = (1..=most / BLOCK_LEN).rev().map(|blocks| blocks * BLOCK_LEN);
+    let lens = (1..=most / block_len).rev().map(|blocks| blocks * block_len);
     lens.min_by_key(|&len| cost(len)).unwrap_or(most)
 }
 
@@ -165,7 +203,8 @@ mod tests {
             TokenLayout::packed(offsets[lens.len()] as usize, 3, &offsets).unwrap()
         };
         let (x, y) = (layout(x), layout(y));
-        Lists::new(&CloudPairs::new(&x, &y, options).unwrap(), options, 4, 132).unwrap()
+        Lists::new(&CloudPairs::new(&x, &y, options).unwrap(), options, Comparison::narrow(4), 132)
+            .unwrap()
     }
 
     /// Every point of a cloud meets every point of the other once.

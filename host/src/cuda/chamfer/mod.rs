@@ -3,23 +3,25 @@
 mod found;
 mod lists;
 mod search;
+mod select;
 
 use std::sync::Arc;
 
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::chamfer::{
-    Clouds, DIM_MAX, GradientParams, NearestParams, Points, REDUCE_SHARED_BYTES, ReduceParams,
-    TILE_OFFSET, reduction, tag,
+    Clouds, GradientParams, NARROW_DIM, NearestParams, Points, REDUCE_SHARED_BYTES, ReduceParams,
+    TILE_OFFSET, WIDE_SHARED_BYTES, lanes_log2, reduction, tag,
 };
 use maxsim_kernels::table::Entry;
 use maxsim_kernels::table::auxiliary::{
-    CHAMFER_GRADIENTS, CHAMFER_NEAREST_3, CHAMFER_NEAREST_8, CHAMFER_NEAREST_15, CHAMFER_REDUCE,
-    CHAMFER_SCATTER,
+    CHAMFER_COMPARE, CHAMFER_GRADIENTS, CHAMFER_NEAREST_3, CHAMFER_NEAREST_8, CHAMFER_NEAREST_15,
+    CHAMFER_REDUCE, CHAMFER_SCATTER,
 };
 
 pub(crate) use self::found::CudaChamfer;
-use self::lists::Lists;
+use self::lists::{Comparison, Lists};
 use self::search::Search;
+use self::select::Selection;
 use crate::cuda::buffers::gradients::CudaGradients;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::calls::ChamferGradCall;
@@ -34,6 +36,7 @@ use crate::error::{Error, Result};
 use crate::problem::chamfer::{ChamferOptions, CloudPairs, Metric, PointReduction};
 use crate::problem::runs::Runs;
 use crate::tokens::element::ElementType;
+use crate::tokens::layout::TokenLayout;
 
 /// Chamfer distances made ready.
 #[derive(Debug)]
@@ -48,10 +51,12 @@ pub(crate) struct CudaChamferWork {
     options: ChamferOptions,
     /// Pairs of large clouds, whose points are sorted.
     search: Option<Search>,
+    /// Pairs of large clouds of many dims.
+    selection: Option<Selection>,
     n_pairs: u32,
     n_nearest_tasks: u32,
     n_point_tasks: u32,
-    /// Shared memory of the search.
+    /// Shared memory of the comparison.
     shared_bytes: u32,
     /// Pairs, and tasks of points against tiles and of points; 0 = none.
     lists: [u64; 3],
@@ -70,12 +75,22 @@ impl CudaChamferWork {
         options: &ChamferOptions,
         element: ElementType,
     ) -> Result<CudaChamferWork> {
-        let (kernel, width) = kernel_for(pairs.dim())?;
+        let (kernel, width) = kernel_for(pairs.dim());
+        let comparison = width.map_or(Comparison::WIDE, Comparison::narrow);
         let n_multiprocessors = device.limits().n_multiprocessors;
-        let lists = Lists::new(pairs, options, width, n_multiprocessors)?;
+        let lists = Lists::new(pairs, options, comparison, n_multiprocessors)?;
         let search = match lists.searched.is_empty() {
             true => None,
             false => Some(Search::new(device, lists.searched.clone())?),
+        };
+        let selection = match lists.selected.is_empty() {
+            true => None,
+            false => {
+                let n_points = pairs.layouts.map(TokenLayout::total_len).iter().sum::<u64>();
+                let counts = [n_points as usize, pairs.n_pairs()];
+                let single = options.single_direction;
+                Some(Selection::new(device, &lists.selected, single, pairs.dim(), counts)?)
+            }
         };
         let (memory, addresses) = upload_lists(device, lists.bytes())?;
         let mut has_overlaps = false;
@@ -95,10 +110,14 @@ impl CudaChamferWork {
             element,
             options: options.clone(),
             search,
+            selection,
             n_pairs: pairs.n_pairs() as u32,
             n_nearest_tasks: lists.nearest.len() as u32,
             n_point_tasks: lists.points.len() as u32,
-            shared_bytes: TILE_OFFSET + lists.tile_len * width as u32 * 4,
+            shared_bytes: match width {
+                Some(width) => TILE_OFFSET + lists.tile_len * width as u32 * 4,
+                None => WIDE_SHARED_BYTES as u32,
+            },
             lists: addresses,
             _lists: memory,
             has_overlaps,
@@ -119,7 +138,8 @@ impl CudaChamferWork {
 
     /// Bytes of workspace that the work needs.
     pub(crate) fn workspace_bytes(&self) -> u64 {
-        self.search.as_ref().map_or(0, Search::workspace_bytes)
+        let search = self.search.as_ref().map_or(0, Search::workspace_bytes);
+        search.max(self.selection.as_ref().map_or(0, Selection::workspace_bytes))
     }
 
     /// Bytes of what is found, and from where on these have distances, indices and values.
@@ -170,6 +190,10 @@ impl CudaChamferWork {
             if let Some(search) = &self.search {
                 let clouds = self.clouds(tokens);
                 search.run(entered, stream, &clouds, addresses.keys, workspace)?;
+            }
+            if let Some(selection) = &self.selection {
+                let clouds = self.clouds(tokens);
+                selection.run(entered, stream, &clouds, addresses.keys, workspace)?;
             }
             if self.n_nearest_tasks > 0 {
                 let params = NearestParams {
@@ -242,6 +266,7 @@ impl CudaChamferWork {
         let params = GradientParams {
             clouds: self.clouds(tokens),
             tasks: self.lists[2],
+            distances: addresses.distances,
             indices: addresses.indices,
             stats: addresses.stats,
             grads: if most_of_points.is_none() { own } else { 0 },
@@ -252,7 +277,7 @@ impl CudaChamferWork {
             most_grad: most_of_points.unwrap_or(0.0),
             reduction: number_of(self.options.reduction),
             gradient_element: tag(sides[0].element),
-            reserved: 0,
+            lanes_log2: lanes_log2(self.dim),
         };
         // SAFETY: gradients are as large as their matrices; the caller's promise.
         unsafe {
@@ -286,16 +311,14 @@ impl CudaChamferWork {
     }
 }
 
-/// The kernel that compares points of so many dims, and the numbers that it has of each.
-fn kernel_for(dim: usize) -> Result<(Entry<NearestParams>, usize)> {
+/// The kernel that compares points of so many dims, and the numbers that a thread has of each in
+/// registers, where it has all.
+fn kernel_for(dim: usize) -> (Entry<NearestParams>, Option<usize>) {
     match dim {
-        0..=3 => Ok((CHAMFER_NEAREST_3, 4)),
-        4..=8 => Ok((CHAMFER_NEAREST_8, 8)),
-        9..=DIM_MAX => Ok((CHAMFER_NEAREST_15, 16)),
-        _ => Err(Error::Unsupported {
-            what: format!("Chamfer distances of points of dim {dim} on a CUDA device"),
-            why: format!("kernels take up to {DIM_MAX}; the CPU takes all: use Device::cpu"),
-        }),
+        0..=3 => (CHAMFER_NEAREST_3, Some(4)),
+        4..=8 => (CHAMFER_NEAREST_8, Some(8)),
+        9..=NARROW_DIM => (CHAMFER_NEAREST_15, Some(16)),
+        _ => (CHAMFER_COMPARE, None),
     }
 }
 

@@ -76,9 +76,8 @@ impl Device {
     /// # Errors
     /// [`Error::Shape`] where clouds are not those of `found`, or there are not as many gradients
     /// as values or distances; [`Error::Unsupported`] for gradients of values of
-    /// [`PointReduction::None`], and on a CUDA device for points of more than 15 dims or clouds
-    /// that share rows: use [`Device::cpu`]. [`Error::WrongDevice`], [`Error::HostMemory`],
-    /// [`Error::DeviceMemory`].
+    /// [`PointReduction::None`], and on a CUDA device for clouds that share rows: use
+    /// [`Device::cpu`]. [`Error::WrongDevice`], [`Error::HostMemory`], [`Error::DeviceMemory`].
     pub fn chamfer_backward<'a, T: Element>(
         &self,
         x: impl Into<TokensRef<'a, T>>,

@@ -62,8 +62,8 @@ impl Device {
     /// # Errors
     /// [`Error::Shape`] where there are not as many clouds of `y` as of `x`, dims differ, or there
     /// are not as many weights as pairs; [`Error::WrongDevice`] for a handle of another device;
-    /// [`Error::Unsupported`] for weights without values, and on a CUDA device for points of more
-    /// than 15 dims: use [`Device::cpu`]. [`Error::HostMemory`], [`Error::DeviceMemory`].
+    /// [`Error::Unsupported`] for weights without values. [`Error::HostMemory`],
+    /// [`Error::DeviceMemory`].
     pub fn chamfer<'a, T: Element>(
         &self,
         x: impl Into<TokensRef<'a, T>>,

@@ -120,8 +120,9 @@ impl PreparedChamfer {
 
     /// Bytes of workspace that a stream needs for [`Queue::chamfer_into`]; a stream that has none
     /// of the caller's ([`Stream::set_workspace`](crate::stream::Stream::set_workspace)) allocates
-    /// them once. 0 but for large clouds on a CUDA device, whose points are sorted: about 36
-    /// bytes a point of the largest pair.
+    /// them once. 0 but for large clouds on a CUDA device, whose points are sorted, about 36 bytes
+    /// a point of the largest pair, or multiplied, about 4 · dim bytes a point and up to 64 MB
+    /// besides.
     ///
     /// ```
     /// # use maxsim::{chamfer::ChamferOptions, Device, Tokens};
@@ -141,7 +142,7 @@ impl PreparedChamfer {
     }
 
     /// Room for what is found: zeros. On a CUDA device it has room for what gradients add up, too:
-    /// in all 24 + 8 · dim bytes per point.
+    /// in all about 16 + 8.5 · dim bytes per point.
     ///
     /// # Errors
     /// [`Error::HostMemory`] or [`Error::DeviceMemory`] where there is no room.

@@ -12,6 +12,8 @@
 //!
 //! The key 0 is none.
 
+pub mod select;
+
 use crate::abi::element::ElementType;
 
 /// Threads per CTA.
@@ -22,8 +24,22 @@ pub const fn points_per_thread(width: usize) -> usize {
     if width <= 4 { 4 } else { 2 }
 }
 
-/// Most dims of points that the kernels take.
-pub const DIM_MAX: usize = 15;
+/// Most dims of points that `maxsim_chamfer_nearest_*` take.
+pub const NARROW_DIM: usize = 15;
+
+/// Points of a CTA of `maxsim_chamfer_compare`, which takes any dim.
+pub const WIDE_OWN: u32 = 64;
+
+/// Points of the other cloud that it compares them with at a time.
+pub const WIDE_TILE: u32 = 128;
+
+/// Dims of them in shared memory at a time.
+pub const WIDE_SLICE: u32 = 16;
+
+/// Dynamic shared memory of that: a slice of both sides, with padding, and a word for each point of
+/// a tile.
+pub const WIDE_SHARED_BYTES: usize =
+    (WIDE_SLICE * (WIDE_OWN + WIDE_TILE + 8) + WIDE_TILE) as usize * 4;
 
 /// Bytes of the other cloud's points that a CTA has in shared memory.
 pub const TILE_BYTES: usize = 32 << 10;
@@ -74,7 +90,7 @@ pub struct Clouds {
     pub sides: [Points; 2],
     /// Address of a [`CloudPair`] for each pair.
     pub pairs: u64,
-    /// Dims of a point, up to [`DIM_MAX`].
+    /// Dims of a point.
     pub dim: u32,
     /// The [`tag`] of the element type.
     pub element: u32,
@@ -200,6 +216,8 @@ pub struct GradientParams {
     pub clouds: Clouds,
     /// Address of a [`PointTask`] for each CTA.
     pub tasks: u64,
+    /// Address of the f32 distances of neighbours, by place.
+    pub distances: u64,
     /// Address of the i32 indices of neighbours, by place.
     pub indices: u64,
     /// Address of two [`CloudStats`] for each pair.
@@ -211,8 +229,8 @@ pub struct GradientParams {
     pub point_grads: u64,
     /// Address of i64 sums `[places, dim]`, which are 0 between calls.
     pub sums: u64,
-    /// Address of a u64 per place, 0 between calls: for each dim three bits, 16 apart, that say
-    /// whether NaN, +∞ and −∞ were added.
+    /// Address of u64 words `[places, flag_words(dim)]`, 0 between calls: for each of 16 dims three
+    /// bits, 16 apart, that say whether NaN, +∞ and −∞ were added.
     pub flags: u64,
     /// Addresses of the gradients `[rows, dim]` of both sides.
     pub gradients: [u64; 2],
@@ -222,11 +240,24 @@ pub struct GradientParams {
     pub reduction: u32,
     /// The [`tag`] of the element type of gradients.
     pub gradient_element: u32,
-    /// Padding that keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// Threads that share a point are 2 to this power: [`lanes_log2`] of the dim.
+    pub lanes_log2: u32,
 }
 
-/// Some points of a cloud, one for each thread of a CTA.
+/// Threads that share a point of so many dims are 2 to this power: one, or a warp.
+pub const fn lanes_log2(dim: usize) -> u32 {
+    if dim <= NARROW_DIM { 0 } else { 5 }
+}
+
+/// Words of flags of a point of so many dims.
+pub const fn flag_words(dim: usize) -> usize {
+    dim.div_ceil(DIMS_OF_FLAGS as usize)
+}
+
+/// Dims that a word of flags is of.
+pub const DIMS_OF_FLAGS: u32 = 16;
+
+/// Some points of a cloud, one for each 2^[`lanes_log2`] threads of a CTA.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointTask {

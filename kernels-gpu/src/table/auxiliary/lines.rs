@@ -201,6 +201,11 @@ macro_rules! auxiliary_kernels {
         chamfer::NEAREST_SHARED_BYTES => {
         Sm80  -    maxsim_chamfer_nearest_d15 4;
     }
+    /// Compares points of any dim. 128 registers.
+    CHAMFER_COMPARE(chamfer::NearestParams): Chamfer, chamfer::THREADS,
+        chamfer::WIDE_SHARED_BYTES => {
+        Sm80  -    maxsim_chamfer_compare 4;
+    }
     /// Finds the box of the points of two clouds.
     CHAMFER_BOUNDS(chamfer_search::SearchParams): Chamfer, chamfer_search::THREADS, 0 => {
         Sm80  -    maxsim_chamfer_bounds 4;
@@ -224,6 +229,19 @@ macro_rules! auxiliary_kernels {
     /// some are spilled on sm_86 to sm_89.
     CHAMFER_SEARCH(chamfer_search::SearchParams): Chamfer, chamfer_search::SEARCH_THREADS, 0 => {
         Sm80  -    maxsim_chamfer_search 7;
+    }
+    /// Finds the largest coordinates of points of many dims. 64 registers.
+    CHAMFER_EXTENTS(chamfer::select::CopyParams): Chamfer, chamfer::select::COPY_THREADS, 0 => {
+        Sm80  -    maxsim_chamfer_extents 4;
+    }
+    /// Copies points of many dims for tensor cores. 128 registers.
+    CHAMFER_COPIES(chamfer::select::CopyParams): Chamfer, chamfer::select::COPY_THREADS, 0 => {
+        Sm80  -    maxsim_chamfer_copies 2;
+    }
+    /// Compares points of many dims with those that may be nearest. 128 registers.
+    CHAMFER_REFINE(chamfer::select::RefineParams): Chamfer, chamfer::select::REFINE_THREADS,
+        chamfer::select::REFINE_SHARED_BYTES => {
+        Sm80  -    maxsim_chamfer_refine 2;
     }
     /// Reduces the distances of clouds: eight keys in flight, so one CTA.
     CHAMFER_REDUCE(chamfer::ReduceParams): Chamfer, chamfer::REDUCE_THREADS,
