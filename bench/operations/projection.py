@@ -101,8 +101,16 @@ class Case:
 
 def measured(w, case, with_gradients=False, peer=True):
     """Times of a call of ours and of peers, why some have none, and megabytes that ours holds."""
-    call = case.checked(with_gradients)
-    mb = megabytes(w, call)
+    case.checked(with_gradients).free()
+    # The second time, when kernels are loaded: what is made ready counts, too.
+    made = []
+
+    def first():
+        made.append(case.call(with_gradients))
+        made[0]()
+
+    mb = megabytes(w, first, 1)
+    (call,) = made
     good, bad = {}, {}
     if peer:
         good, bad = w.working(case.peers(with_gradients), lambda _, scores: case.check(scores))
