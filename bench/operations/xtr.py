@@ -57,6 +57,7 @@ def megabytes(w, call, n=5):
     """Device memory that calls hold at most beyond what is held before, asked of the driver by a
     thread again and again meanwhile: what is held for a moment alone may be missed."""
     if not w.on_gpu:
+        call()
         return 0.0
     w.timer.synchronize()
     free, is_done = [torch.cuda.mem_get_info()[0]], threading.Event()
