@@ -278,6 +278,15 @@ impl ErrorTerms {
         tokens: &Tokens<'_, F>,
         embeddings: &Tokens<'_, T>,
     ) -> Result<ErrorTerms> {
+        ErrorTerms::check_rows(tokens, embeddings)?;
+        Ok(ErrorTerms::of_same_rows(tokens, embeddings))
+    }
+
+    /// Refuses embeddings of other rows.
+    pub(super) fn check_rows<F: Format, T: Element>(
+        tokens: &Tokens<'_, F>,
+        embeddings: &Tokens<'_, T>,
+    ) -> Result<()> {
         let dim = tokens.layout().dim();
         let of = |layout: &TokenLayout| format!("{} rows of {}", layout.rows(), layout.dim());
         if (embeddings.layout().rows(), embeddings.layout().dim()) != (tokens.layout().rows(), dim)
@@ -288,8 +297,17 @@ impl ErrorTerms {
                 found: of(embeddings.layout()),
             });
         }
+        Ok(())
+    }
+
+    /// As [`ErrorTerms::measured`], of rows that were checked to be those of the embeddings.
+    pub(super) fn of_same_rows<F: Quantized, T: Element>(
+        tokens: &Tokens<'_, F>,
+        embeddings: &Tokens<'_, T>,
+    ) -> ErrorTerms {
+        let dim = tokens.layout().dim();
         let scales = tokens.scales();
-        Ok(ErrorTerms::of_rows(tokens, |row, codes, elements| {
+        ErrorTerms::of_rows(tokens, |row, codes, elements| {
             let (scale, min) = (f64::from(scales.scale(row)), f64::from(scales.min(row)));
             let mut terms = Terms::of_row(codes, scale, min, |_| 0.0);
             widen::<T>(&embeddings.data()[row * dim..][..dim], elements);
@@ -308,7 +326,7 @@ impl ErrorTerms {
             terms.u_max = most.into_iter().fold(0.0, f64::max);
             terms.u2 = squares.iter().sum::<f64>().sqrt();
             if terms.u2 < LARGEST { terms } else { Terms::UNKNOWN }
-        }))
+        })
     }
 
     /// `of_row`: the terms of a row, from its number and its codes as numbers. Besides it is given

@@ -1,6 +1,7 @@
 //! Tokens with what they were compressed to, as searches take them.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 #[cfg(doc)]
 use super::Certainty;
@@ -22,10 +23,27 @@ use crate::tokens::layout::TokenLayout;
 pub struct SearchTokens<'a, T: Element, F: Format> {
     pub(crate) tokens: TokensRef<'a, T>,
     pub(crate) codes: TokensRef<'a, F>,
-    pub(crate) terms: Cow<'a, ErrorTerms>,
+    terms: Measured<'a, T, F>,
     /// Whether the terms are known to be true of these tokens and codes, and to stay so.
     pub(crate) is_known: bool,
 }
+
+/// Bounds of what rows are off by, which may be measured when they are asked for.
+#[derive(Clone, Debug)]
+enum Measured<'a, T: Element, F: Format> {
+    Given(Cow<'a, ErrorTerms>),
+    /// Of host tokens and codes of the same rows, which stay as they are.
+    Later {
+        terms: OnceLock<ErrorTerms>,
+        codes: &'a Tokens<'a, F>,
+        tokens: &'a Tokens<'a, T>,
+        measure: fn(&Tokens<'_, F>, &Tokens<'_, T>) -> ErrorTerms,
+    },
+}
+
+/// Most elements of tokens that are measured when their bounds are asked for: of queries, while a
+/// GPU scans for them.
+const LATER_MAX: usize = 1 << 16;
 
 impl<'a, T: Element> SearchTokens<'a, T, T> {
     /// Searches tokens as they are, as queries of affine documents.
@@ -40,7 +58,7 @@ impl<'a, T: Element> SearchTokens<'a, T, T> {
         Ok(SearchTokens {
             tokens,
             codes: tokens,
-            terms: Cow::Owned(terms),
+            terms: Measured::Given(Cow::Owned(terms)),
             is_known: is_own(&tokens),
         })
     }
@@ -49,7 +67,8 @@ impl<'a, T: Element> SearchTokens<'a, T, T> {
 impl<'a, T: Element, F: Quantized> SearchTokens<'a, T, F> {
     /// Tokens and codes, host tokens or handles, with bounds of what each row is off by: whatever
     /// codes these are, the bounds are true. Reads both once; handles are copied to the host for
-    /// it. Keep the result: it serves any number of searches.
+    /// it, and the rows of a few queries may be read when a search needs their bounds. Keep the
+    /// result: it serves any number of searches.
     ///
     /// # Errors
     /// [`Error::Shape`] where items have other lengths, another dim or another mask, or lie in
@@ -65,9 +84,21 @@ impl<'a, T: Element, F: Quantized> SearchTokens<'a, T, F> {
         let host_codes = on_host(&codes, &mut own_codes)?;
         let host_tokens = on_host(&tokens, &mut own_tokens)?;
         check_same_rows(0, host_tokens, host_codes)?;
-        let terms = ErrorTerms::measured(host_codes, host_tokens)?;
+        ErrorTerms::check_rows(host_codes, host_tokens)?;
+        let terms = match (tokens, codes) {
+            (TokensRef::Host(tokens), TokensRef::Host(codes))
+                if tokens.data().len() <= LATER_MAX =>
+            {
+                let (terms, measure) = (OnceLock::new(), ErrorTerms::of_same_rows);
+                Measured::Later { terms, codes, tokens, measure }
+            }
+            _ => {
+                let terms = ErrorTerms::of_same_rows(host_codes, host_tokens);
+                Measured::Given(Cow::Owned(terms))
+            }
+        };
         let is_known = is_own(&tokens) && is_own(&codes);
-        Ok(SearchTokens { tokens, codes, terms: Cow::Owned(terms), is_known })
+        Ok(SearchTokens { tokens, codes, terms, is_known })
     }
 }
 
@@ -118,7 +149,18 @@ impl<'a, T: Element, F: Format> SearchTokens<'a, T, F> {
         check_same_tokens("codes", tokens.layout(), codes.layout())?;
         check_unweighted(tokens.layout())?;
         terms.check("terms", codes.layout(), F::FORMAT)?;
-        Ok(SearchTokens { tokens, codes, terms: Cow::Borrowed(terms), is_known: true })
+        let terms = Measured::Given(Cow::Borrowed(terms));
+        Ok(SearchTokens { tokens, codes, terms, is_known: true })
+    }
+
+    /// What the codes are off by.
+    pub(crate) fn terms(&self) -> &ErrorTerms {
+        match &self.terms {
+            Measured::Given(terms) => terms,
+            Measured::Later { terms, codes, tokens, measure } => {
+                terms.get_or_init(|| measure(codes, tokens))
+            }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! finds what may come before the k-th of them and scores that, without a wait in between. The host
 //! reads once, and proves.
 
+use std::cmp::Ordering;
 use std::sync::{Arc, Mutex};
 
 use maxsim_kernels::abi::params::search::{
@@ -12,7 +13,7 @@ use super::pair_bounds::PairBounds;
 use super::rounds::{round_up, unread};
 use super::scan::{Search, Unseen};
 use super::scanned::Scanned;
-use super::{Candidate, Shortlist};
+use super::{Bounded, Candidate, Shortlist};
 use crate::cuda::{CudaDevice, CudaOutputs, CudaSearch, CudaTerms, SearchCall, Selection};
 use crate::device::Device;
 use crate::device::command::{Command, CudaCommand};
@@ -241,7 +242,7 @@ impl<T: Element> Search<'_, T> {
         };
         let is_some = |row: &&[u32; 4]| row[0] != NO_DOCUMENT;
         let candidates = candidates.iter().take_while(is_some).copied().map(Scored::of_row);
-        let mut candidates: Vec<Scored> = candidates.collect();
+        let candidates: Vec<Scored> = candidates.collect();
         let is_known = |of: &Scored| of.candidate.score.is_finite() && of.exact.is_finite();
         if !candidates.iter().all(is_known) {
             return Ok(false);
@@ -251,38 +252,50 @@ impl<T: Element> Search<'_, T> {
         for &id in if n_empty > 0 { self.bounds.empty() } else { &[] } {
             search.push(Candidate { id, score: 0.0, bound: 0.0, has_tokens: false });
         }
-        candidates.iter().for_each(|of| search.push(of.candidate));
-        candidates.sort_unstable_by_key(|of| of.candidate.id);
-        search.give(&candidates)?;
+        search.give_candidates(&candidates)?;
         let Candidate { id, score, has_tokens, .. } = last.candidate;
         let last = Ranked { id, score, has_tokens };
         if search.is_above(Unseen { last, largest: self.bounds.largest(0) }.most()) {
             return Ok(true);
         }
         let room = found.scores.len() as u32;
-        let scored = |(place, &row): (u32, &[u32; 4])| {
+        let others = (0u32..).zip(others).map(|(place, &row)| {
             let exact = found.scores.get(item_of(place, n_found, room) as usize);
-            let of = Scored::of_row(row);
-            search.push(of.candidate);
-            exact.map(|&exact| Scored { exact, ..of })
-        };
-        let others: Vec<Scored> = (0u32..).zip(others).filter_map(scored).collect();
-        // Without their scores nothing is given: none is wanted, or it is asked for anew.
-        if !others.is_empty() {
-            search.give(&others)?;
-        }
+            (Scored::of_row(row).candidate, exact.copied())
+        });
+        search.give_others(others)?;
         Ok(true)
     }
 }
 
 impl Shortlist {
-    /// Gives the search the scores of those documents that it wants next, which come by rising id.
-    fn give(&mut self, scored: &[Scored]) -> Result<()> {
-        let mut scored = scored.iter().peekable();
-        for id in self.wanted() {
-            while scored.next_if(|of| of.candidate.id < id).is_some() {}
-            if let Some(of) = scored.next_if(|of| of.candidate.id == id) {
-                self.rescored(id, of.exact)?;
+    /// Takes all candidates, which were re-scored with the scan: as if they had been pushed, named
+    /// and given. One pass, since a search ends with it.
+    fn give_candidates(&mut self, scored: &[Scored]) -> Result<()> {
+        for &Scored { candidate, exact } in scored {
+            match Bounded::of(candidate) {
+                Some(document) => self.take_score(document, exact)?,
+                None => self.push(candidate),
+            }
+        }
+        self.is_scanned = true;
+        Ok(())
+    }
+
+    /// Takes documents beside the candidates, re-scored where they have a score: that of those
+    /// which may come before the k-th of the candidates. The others wait.
+    fn give_others(
+        &mut self,
+        others: impl Iterator<Item = (Candidate, Option<f32>)>,
+    ) -> Result<()> {
+        let kth = self.kth().filter(|_| self.options.exact);
+        for (candidate, exact) in others {
+            let wanted = Bounded::of(candidate).filter(|document| {
+                kth.is_some_and(|kth| document.best().rank(&kth) == Ordering::Less)
+            });
+            match (wanted, exact) {
+                (Some(document), Some(exact)) => self.take_score(document, exact)?,
+                _ => self.push(candidate),
             }
         }
         Ok(())

@@ -232,6 +232,16 @@ fn most(score: f32, bound: f32) -> f32 {
 }
 
 impl Bounded {
+    /// A document with a token and what its score can be; `None` where nothing is known of that.
+    fn of(document: Candidate) -> Option<Bounded> {
+        let Candidate { id, score, bound, .. } = document;
+        let upper = most(score, bound);
+        let lower = ((f64::from(score) - f64::from(bound)) as f32).next_down();
+        let is_known =
+            score.is_finite() && bound.is_finite() && upper.is_finite() && lower.is_finite();
+        is_known.then_some(Bounded { id, score, lower, upper })
+    }
+
     /// Makes a document without a bound.
     fn unknown(id: u32) -> Bounded {
         Bounded { id, score: f32::NAN, lower: f32::NEG_INFINITY, upper: f32::INFINITY }
@@ -269,23 +279,19 @@ impl Shortlist {
 
     /// Takes a document into account. All come before the first call of [`Shortlist::wanted`].
     pub fn push(&mut self, document: Candidate) {
-        let Candidate { id, score, bound, has_tokens } = document;
-        if !has_tokens {
+        if !document.has_tokens {
             self.n_empty += 1;
-            self.empty.push(id);
+            self.empty.push(document.id);
             if self.empty.len() > self.k.saturating_mul(2).max(64) {
                 self.empty.sort_unstable();
                 self.empty.truncate(self.k);
             }
             return;
         }
-        let upper = most(score, bound);
-        let lower = ((f64::from(score) - f64::from(bound)) as f32).next_down();
-        if !score.is_finite() || !bound.is_finite() || !upper.is_finite() || !lower.is_finite() {
-            self.unknown.push(id);
-            return;
+        match Bounded::of(document) {
+            Some(bounded) => self.waiting.push(bounded),
+            None => return self.unknown.push(document.id),
         }
-        self.waiting.push(Bounded { id, score, lower, upper });
         if self.waiting.len() >= self.capacity {
             self.let_go();
             self.capacity = self.capacity.max(self.waiting.len().saturating_mul(2));
@@ -386,13 +392,19 @@ impl Shortlist {
     /// [`Error::Shape`] for a document that is not wanted, and for a score further from that of the
     /// scan than its bound: what was scanned is not what is re-scored, and nothing would be proven.
     pub fn rescored(&mut self, id: u32, score: f32) -> Result<()> {
-        let Some(Bounded { lower: least, upper: most, .. }) = self.named.take(id) else {
+        let Some(document) = self.named.take(id) else {
             return Err(Error::Shape {
                 argument: "id",
                 expected: "a document that Candidates::wanted has named, once".into(),
                 found: format!("document {id}"),
             });
         };
+        self.take_score(document, score)
+    }
+
+    /// Takes the score of a document that is to be re-scored.
+    fn take_score(&mut self, document: Bounded, score: f32) -> Result<()> {
+        let Bounded { id, lower: least, upper: most, .. } = document;
         if score.is_finite() && !(least..=most).contains(&score) {
             return Err(Error::Shape {
                 argument: "compressed documents",

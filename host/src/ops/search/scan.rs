@@ -66,7 +66,7 @@ impl Device {
         let scanned = Scanned::new(self, queries.codes, documents.codes)?;
         let (mut own_queries, mut own_documents) = (None, None);
         let search = Search {
-            bounds: PairBounds::of_rescored(&queries.terms, &documents.terms, T::TYPE),
+            bounds: PairBounds::of_rescored(queries.terms(), documents.terms(), T::TYPE),
             layout: documents.tokens.layout(),
             scanned,
             rescorer: match self.ordinal() {

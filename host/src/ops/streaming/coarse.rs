@@ -237,7 +237,7 @@ impl<'a, T: Element, Q: ScorableWith<D>, D: Format> CoarseSearch<'a, T, Q, D> {
                 device.search_chunks(codes, documents, chunks, kept, self.options, passed)
             })?;
         let rankings = merged(found, codes.layout().n_items(), selected)?.rankings();
-        let bounds = PairBounds::of_rescored(&self.queries.terms, terms, T::TYPE);
+        let bounds = PairBounds::of_rescored(self.queries.terms(), terms, T::TYPE);
         let mut lists = Lists::new();
         for (query, ranking) in rankings.iter().enumerate() {
             let mut list = self.new.clone();
@@ -385,7 +385,7 @@ impl<T: Element, Q: ScorableWith<D>, D: Format> Scan<'_, '_, T, Q, D> {
                 (&own, chunk.items.start)
             }
         };
-        let bounds = PairBounds::of_rescored(&queries.terms, terms, T::TYPE);
+        let bounds = PairBounds::of_rescored(queries.terms(), terms, T::TYPE);
         let n = chunk.items.len();
         let show = |(query, list): &mut (u32, Shortlist)| {
             let query = *query as usize;

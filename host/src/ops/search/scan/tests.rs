@@ -41,7 +41,7 @@ fn check(
     let documents = SearchTokens::measured(documents, &codes[1]).unwrap();
     let options = SearchOptions::default().n_candidates(12).exact(exact);
     let search = || Search {
-        bounds: PairBounds::of_rescored(&queries.terms, &documents.terms, f32::TYPE),
+        bounds: PairBounds::of_rescored(queries.terms(), documents.terms(), f32::TYPE),
         layout: documents.tokens.layout(),
         scanned: Scanned::new(&device, queries.codes, documents.codes).unwrap(),
         rescorer: Rescorer::new(&device, queries.tokens, documents.tokens),
@@ -121,7 +121,7 @@ fn bounds_whose_products_overflow_are_bounds() {
     let codes = [&nothing, &documents].map(|x| x.quantize::<Int8>(ScaleType::F32).unwrap());
     let queries = SearchTokens::measured(&query, &codes[0]).unwrap();
     let documents = SearchTokens::measured(&documents, &codes[1]).unwrap();
-    let bounds = PairBounds::of_rescored(&queries.terms, &documents.terms, f32::TYPE);
+    let bounds = PairBounds::of_rescored(queries.terms(), documents.terms(), f32::TYPE);
     let linear = bounds.linear(0).reaching(&[0.0; 300], 0.0);
     assert!(bounds.largest(0) < f32::MAX / 4.0 && linear[200].2 == f32::INFINITY);
     let device = Device::cpu();

@@ -36,7 +36,7 @@ fn check<T: Element, F: Quantized + ScorableWith<F>>(
     let sides = [0, 1].map(|i| SearchTokens::measured(&handles[i], &of_codes[i]).unwrap());
     let options = SearchOptions::default().n_candidates(n_candidates).exact(exact);
     let search = || Search {
-        bounds: PairBounds::of_rescored(&sides[0].terms, &sides[1].terms, T::TYPE),
+        bounds: PairBounds::of_rescored(sides[0].terms(), sides[1].terms(), T::TYPE),
         layout: handles[1].layout(),
         scanned: Scanned::new(device, sides[0].codes, sides[1].codes).unwrap(),
         rescorer: Rescorer::new(device, sides[0].tokens, sides[1].tokens),
