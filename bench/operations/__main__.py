@@ -22,6 +22,7 @@ GROUPS = {
     "xtr": ("xtr", "xtr"),
     "chamfer": ("chamfer", "chamfer"),
     "projection": ("projection", "projection"),
+    "angular": ("angular", "angular"),
 }
 PROTOCOL = (
     "one process for all methods of a row, in turns, the first another each round; results "

@@ -13,6 +13,7 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
             "winners" => options.winners = flag(name, value)?,
             "token_scores" => options.token_scores = flag(name, value)?,
             "normalize" => options.normalize = flag(name, value)?,
+            "angular" => options = options.angular(flag(name, value)?),
             "tf32" => options.allow_tf32 = flag(name, value)?,
             "kernel" => options.kernel = Some(value.to_string()),
             "document_splits" => {
@@ -21,8 +22,8 @@ pub(crate) fn parse(text: &str) -> Result<ScoreOptions, String> {
             }
             _ => {
                 return Err(format!(
-                    "option {name}: expected winners, token_scores, normalize, tf32, kernel or \
-                     document_splits"
+                    "option {name}: expected winners, token_scores, normalize, angular, tf32, \
+                     kernel or document_splits"
                 ));
             }
         }

@@ -203,7 +203,7 @@ pub struct RankArgs {
     #[arg(
         long,
         value_name = "FILE.safetensors",
-        conflicts_with_all = ["normalize", "allow_tf32", "kernel", "weights", "mean"]
+        conflicts_with_all = ["normalize", "angular", "allow_tf32", "kernel", "weights", "mean"]
     )]
     pub screen: Option<PathBuf>,
 
@@ -286,6 +286,12 @@ pub struct RankArgs {
     /// Divide every row by its length: similarities are cosines.
     #[arg(long)]
     pub normalize: bool,
+
+    /// Rank by angular distance, the smallest first: for each token of the query 1 minus the
+    /// largest cosine, added. The table and JSON have distances, a TREC run has minus them, as
+    /// evaluators put larger numbers first.
+    #[arg(long, conflicts_with = "normalize")]
+    pub angular: bool,
 
     /// Multiply the similarity of every query token by its weight of this file before they are
     /// added: .npy [n, len], or one number a row for packed embeddings, f16 or f32, of any sign.

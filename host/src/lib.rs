@@ -33,7 +33,7 @@
 //!  - [`Devices`]: several GPUs that search as one.
 //!  - [`streaming`]: searches over more documents than fit, from memory, files or programs.
 //!  - [`training`] and [`loss`]: gradients of scores with respect to tokens, and losses.
-//!  - [`chamfer`]: distances of clouds of points.
+//!  - [`chamfer`] and [`angular`]: distances of clouds of points, and by cosine.
 //!  - [`xtr`]: scores of the document tokens that query tokens retrieve.
 //!  - [`projection`]: documents as hidden states, projected while they are scored.
 //!  - [`residual`]: tokens as ColBERTv2 and PLAID store them.
@@ -78,7 +78,7 @@ pub use error::{Error, Result};
 /// The crate that has the types of f16 and bf16 tokens.
 pub use half;
 pub use ops::devices::Devices;
-pub use ops::loss;
+pub use ops::{angular, loss};
 pub use problem::options::ScoreOptions;
 pub use problem::pairing::Pairing;
 pub use problem::ranking::{Ranked, Ranking, TopK};

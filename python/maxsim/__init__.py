@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from . import integrations as integrations
     from . import layers as layers
     from . import losses as losses
+    from .composed import angular as angular
     from .composed import chamfer as chamfer
     from .composed import from_hidden as from_hidden
     from .composed import project as project
@@ -42,6 +43,7 @@ __all__ = [
     "Quantized",
     "Ranking",
     "Result",
+    "angular",
     "candidates",
     "chamfer",
     "dequantize",
@@ -63,7 +65,7 @@ __all__ = [
 _module = _submodules(__name__, ("compat", "integrations", "layers", "losses"))
 
 #: Operations that are composed in torch.
-_COMPOSED = ("chamfer", "from_hidden", "project", "xtr")
+_COMPOSED = ("angular", "chamfer", "from_hidden", "project", "xtr")
 
 if "torch" in sys.modules:
     # Compilers find the operators registered, whatever they trace first.

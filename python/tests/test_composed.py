@@ -31,7 +31,7 @@ def small_chunks(monkeypatch):
 
 
 def test_names_of_the_package():
-    for name in ("chamfer", "from_hidden", "project", "xtr"):
+    for name in ("angular", "chamfer", "from_hidden", "project", "xtr"):
         assert getattr(maxsim, name) is getattr(composed, name) and name in maxsim.__all__
 
 

@@ -97,6 +97,9 @@ pub struct Case {
     pub poison: bool,
     /// Whether rows are normalised.
     pub normalize: bool,
+    /// Whether scores of rows that are normalised are angular: what [`crate::engines`] checks, and
+    /// other suites ignore.
+    pub angular: bool,
     /// Whether query tokens have weights.
     pub weights: bool,
     /// Whether token scores are asked for.
@@ -121,6 +124,7 @@ impl Case {
             values: Values::Unit,
             poison: false,
             normalize: false,
+            angular: false,
             weights: false,
             token_scores: true,
             document_splits: None,

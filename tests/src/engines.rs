@@ -176,16 +176,19 @@ fn check_on(suite: &Suite, case: &Case, engines: Vec<Engine>) -> Result<(), Stri
 }
 
 fn check_as<T: Element>(suite: &Suite, case: &Case, engines: Vec<Engine>) -> Result<(), String> {
-    let problem = Problem::<T>::new(case);
+    let mut problem = Problem::<T>::new(case);
+    if case.angular {
+        problem = problem.angular();
+    }
     let rounded = engines.iter().any(Engine::is_tf32).then(|| problem.rounded_to_tf32());
     for engine in engines {
         let problem = match &rounded {
             Some(rounded) if engine.is_tf32() => rounded,
             _ => &problem,
         };
-        let Case { document_splits, normalize, token_scores, .. } = *case;
-        let options =
-            engine.options(token_scores).document_splits(document_splits).normalize(normalize);
+        let Case { document_splits, normalize, angular, token_scores, .. } = *case;
+        let options = engine.options(token_scores).document_splits(document_splits);
+        let options = options.normalize(normalize).angular(angular);
         let at = |what: String| format!("{}: {what}", engine.name());
         match problem.run(&engine.device, &options) {
             Ok(Some(found)) => {
@@ -242,6 +245,17 @@ impl<'a, T: Element> Problem<'a, T> {
         let expected =
             data.pairs.iter().map(|&(q, d)| maxsim(&data.queries, q, &data.documents, d)).collect();
         Problem { case: self.case, data, expected, elements: self.elements.clone() }
+    }
+
+    /// Replaces the answers by the angular ones of the same maxima.
+    pub fn angular(self) -> Self {
+        let Problem { case, data, expected, elements } = self;
+        let answer = |(answer, &(q, d)): (Answer, &(usize, usize))| {
+            let weight = |s| data.queries.weight(data.queries.items[q].start + s);
+            answer.angular(weight, data.documents.tokens(d).next().is_some())
+        };
+        let expected = expected.into_iter().zip(&data.pairs).map(answer).collect();
+        Problem { case, data, expected, elements }
     }
 
     /// Queries, documents and pairing as the library takes them.

@@ -149,6 +149,31 @@ pub struct Answer {
     pub tokens: Vec<TokenAnswer>,
 }
 
+impl Answer {
+    /// Minus the sum of the distances 1 − cos, which are at least 0, each times its weight, where
+    /// this is of cosines; −∞ where the document has no token.
+    pub fn angular(mut self, weight: impl Fn(usize) -> f32, has_tokens: bool) -> Answer {
+        // `min` would make a number of a NaN.
+        let at_most_zero = |x: f64| if x > 0.0 { 0.0 } else { x };
+        self.score = Value::default();
+        for (s, token) in self.tokens.iter_mut().enumerate().filter(|(_, t)| t.winner.is_some()) {
+            let Value { exact, twin, magnitude } = token.score;
+            token.score = Value {
+                exact: at_most_zero(exact - 1.0),
+                twin: at_most_zero(f64::from(twin - 1.0)) as f32,
+                magnitude: magnitude + 1.0,
+            };
+            self.score.exact += token.score.exact * f64::from(weight(s));
+            self.score.twin += token.score.twin * weight(s);
+            self.score.magnitude += token.score.magnitude * f64::from(weight(s).abs());
+        }
+        if !has_tokens {
+            self.score.exact = f64::NEG_INFINITY;
+        }
+        self
+    }
+}
+
 /// MaxSim of query `q` against document `d`.
 pub fn maxsim(queries: &Matrix, q: usize, documents: &Matrix, d: usize) -> Answer {
     let mut answer = Answer::default();

@@ -32,14 +32,14 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
     (
         (dim, side(), side(), pairs, select(&Values::ALL), any::<bool>()),
         (any::<bool>(), any::<[bool; 2]>(), any::<u64>().no_shrink(), most, splits),
-        prop_oneof![3 => Just(false), 1 => Just(true)],
+        prop_oneof![6 => Just([false; 2]), 1 => Just([true, false]), 1 => Just([true, false])],
         prop_oneof![3 => Just(false), 1 => Just(true)],
     )
         .prop_map(
             move |(
                 (dim, queries, documents, pairs, values, poison),
                 (token_scores, upload, seed, most, document_splits),
-                normalize,
+                [normalize, angular],
                 weights,
             )| {
                 let mut case = Case {
@@ -51,6 +51,7 @@ pub fn cases(element: ElementType) -> impl Strategy<Value = Case> {
                     values,
                     poison,
                     normalize,
+                    angular,
                     weights,
                     token_scores,
                     document_splits,

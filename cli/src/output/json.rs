@@ -22,7 +22,11 @@ struct Object<'a> {
 struct Query<'a> {
     id: Id<'a>,
     documents: Vec<Id<'a>>,
-    scores: Vec<Score>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scores: Option<Vec<Score>>,
+    /// In their place, where they are smaller the better a document is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    distances: Option<Vec<Score>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     without_tokens: Vec<Id<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,10 +54,10 @@ impl Serialize for Score {
 }
 
 /// `{"queries": [{"id", "documents", "scores"}], "metrics": {"ndcg@10", "recall@10"}}`,
-/// metrics where there are judgements. A query has besides, where there are any, the ids
-/// `without_tokens`, `titles` and `texts` of its documents, the number of its first places that are
-/// `proven`, where compressed documents were searched, and `winners`: for each document, and each
-/// token of the query, the document's token that it matches.
+/// metrics where there are judgements, and `distances` in place of angular scores. A query has
+/// besides, where there are any, the ids `without_tokens`, `titles` and `texts` of its documents,
+/// the number of its first places that are `proven`, where compressed documents were searched, and
+/// `winners`: for each document, and each token of the query, the document's token that it matches.
 pub(super) fn write(results: &Results<'_>, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, &Object { queries: results, metrics: results.metrics })?;
     writeln!(out)
@@ -65,6 +69,7 @@ fn queries<S: Serializer>(results: &Results<'_>, serializer: S) -> Result<S::Ok,
     serializer.collect_seq((0u32..).zip(results.rankings).map(|(query, ranking)| {
         let ranked = &ranking.ranked;
         let id = |ranked: &Ranked| judging.documents.get(ranked.id);
+        let shown = || ranked.iter().map(|ranked| Score(results.shown(ranked))).collect();
         let texts = |of: for<'t> fn(&'t Text) -> Option<&'t str>| {
             let of = |ranked: &Ranked| judging.texts.get(ranked.id).and_then(of);
             (!judging.texts.is_empty()).then(|| ranked.iter().map(of).collect())
@@ -72,7 +77,8 @@ fn queries<S: Serializer>(results: &Results<'_>, serializer: S) -> Result<S::Ok,
         Query {
             id: judging.queries.get(query),
             documents: ranked.iter().map(id).collect(),
-            scores: ranked.iter().map(|ranked| Score(ranked.score)).collect(),
+            scores: (!results.distances).then(&shown),
+            distances: results.distances.then(&shown),
             without_tokens: ranked.iter().filter(|r| !r.has_tokens).map(id).collect(),
             titles: texts(|text| text.title.as_deref()),
             texts: texts(|text| text.text.as_deref()),

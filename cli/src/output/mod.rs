@@ -11,7 +11,7 @@ use std::io::{self, BufWriter, IsTerminal, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use maxsim::Ranking;
+use maxsim::{Ranked, Ranking};
 
 pub(crate) use self::new_file::NewFile;
 use self::place::Place;
@@ -33,6 +33,20 @@ pub struct Results<'a> {
     pub proven: Option<&'a [usize]>,
     /// Matched tokens of each query's documents, where they were asked for.
     pub winners: Option<&'a [Winners]>,
+    /// Whether scores are minus angular distances, which are shown instead.
+    pub distances: bool,
+}
+
+impl Results<'_> {
+    /// The score that is shown of a document, or its distance: +∞ without tokens.
+    fn shown(&self, document: &Ranked) -> f32 {
+        match (self.distances, document.has_tokens) {
+            (false, _) => document.score,
+            (true, false) => f32::INFINITY,
+            // 0, not −0.
+            (true, true) => 0.0 - document.score,
+        }
+    }
 }
 
 /// Destination of results.

@@ -29,11 +29,11 @@ struct Line<'a> {
     matched: Option<String>,
 }
 
-/// Writes per query a heading and a line per document: rank, score, `*` where the document is
-/// judged relevant, id, title and the beginning of the text. A `?` behind the rank means that the
-/// place is likely, not proven. Where there are winners, a line below has the document's token for
-/// each token of the query. Columns grow with their contents; with a number of `columns`, those
-/// of a terminal, titles and texts are shortened so that a line fits.
+/// Writes per query a heading and a line per document: rank, score or distance, `*` where the
+/// document is judged relevant, id, title and the beginning of the text. A `?` behind the rank
+/// means that the place is likely, not proven. Where there are winners, a line below has the
+/// document's token for each token of the query. Columns grow with their contents; with a number of
+/// `columns`, those of a terminal, titles and texts are shortened so that a line fits.
 pub(super) fn write(
     results: &Results<'_>,
     columns: Option<usize>,
@@ -42,6 +42,9 @@ pub(super) fn write(
     let columns = columns.map(|columns| columns.max(LEAST_COLUMNS));
     for (query, ranking) in (0u32..).zip(results.rankings) {
         let mut heading = format!("query {}", shown(results.judging.queries.get(query)));
+        if results.distances {
+            heading += " (angular distances)";
+        }
         if let Some(text) = results.judging.query_text(query) {
             heading += &format!(": {text}");
         }
@@ -60,7 +63,7 @@ pub(super) fn write(
 fn line<'a>(results: &Results<'a>, query: u32, rank: usize, ranked: &Ranked) -> Line<'a> {
     let judging = results.judging;
     let score = match ranked.has_tokens {
-        true => format!("{:.4}", ranked.score),
+        true => format!("{:.4}", results.shown(ranked)),
         false => "empty".to_string(),
     };
     let judged = judging.qrels.as_ref().and_then(|qrels| qrels.get(query));

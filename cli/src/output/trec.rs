@@ -13,7 +13,7 @@ const TAG: &str = "maxsim";
 
 /// Writes lines `qid Q0 docid rank score tag`. Documents without tokens are excluded: evaluators
 /// sort by score, and the 0 of such a document would put it above negative scores. Scores have as
-/// many digits as it takes to distinguish them.
+/// many digits as it takes to distinguish them. Minus a distance is a score: larger is better.
 pub(super) fn write(results: &Results<'_>, out: &mut impl Write) -> io::Result<()> {
     let judging = results.judging;
     for (query, ranking) in (0u32..).zip(results.rankings) {

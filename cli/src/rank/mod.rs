@@ -86,6 +86,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
         options: &ScoreOptions::default()
             .allow_tf32(args.allow_tf32)
             .normalize(args.normalize)
+            .angular(args.angular)
             .kernel(args.kernel.as_deref()),
         query_scales,
         allow_infinite: args.allow_infinite,
@@ -221,7 +222,8 @@ fn publish(
     let rankings = shortened(outcome.rankings, args.n_listed());
     let proven = outcome.search.map(|search| shortest(search.proven, args.n_listed()));
     let (proven, winners) = (proven.as_deref(), outcome.winners.as_deref());
-    let results = Results { rankings: &rankings, judging, metrics, proven, winners };
+    let distances = args.angular;
+    let results = Results { rankings: &rankings, judging, metrics, proven, winners, distances };
     destination.write(args.format, &results)?;
     // The ranking is out, so a closed stderr does not matter.
     notes.iter().for_each(|note| say(note));

@@ -28,7 +28,7 @@ pub(super) fn score(
     pairs.iter().for_each(|&[document, query]| lists[query as usize].push(document));
     let take = |found: ScoredPairs<'_>| {
         let scores = found.pairs.iter().zip(found.scores.values());
-        let bad = scores.filter(|(_, score)| is_bad(**score, request.allow_infinite));
+        let bad = scores.filter(|(_, score)| is_bad(**score, request.takes_infinite_scores()));
         if let Some((&[query, document], &score)) = bad.min_by_key(|(pair, _)| (pair[1], pair[0])) {
             let (query, document) = (query as usize, document as usize);
             bail!(BadScore { query, document, score });

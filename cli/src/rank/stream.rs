@@ -118,6 +118,14 @@ pub struct Search {
 }
 
 impl Request<'_> {
+    /// Whether infinite scores are taken: angular ones are those of documents without tokens,
+    /// unless weights are so large that others may be.
+    pub(super) fn takes_infinite_scores(&self) -> bool {
+        // A term is at most 2, and rounding may add to it.
+        let most = 4.0 * self.queries.layout().max_len() as f64 * self.queries.largest_weight();
+        self.allow_infinite || self.options.angular && most < f64::from(f32::MAX)
+    }
+
     /// Options of a call over documents that pass by, which moves the bar.
     pub(super) fn stream_options(&self) -> Result<StreamOptions> {
         let (progress, before) = (self.progress.clone(), self.progress.position());
@@ -190,7 +198,7 @@ fn by_scores(request: &Request<'_>) -> Result<Outcome> {
             Ok(())
         })?,
         Selected::All | Selected::Same(_) => scores(request, 0..n_queries, |items, scores| {
-            check_numbers(scores, 0, items, request.allow_infinite)?;
+            check_numbers(scores, 0, items, request.takes_infinite_scores())?;
             merge(&mut best, scores, items, has_tokens);
             Ok(())
         })?,

@@ -35,6 +35,7 @@ use super::tokens::Matrix;
 use crate::error::Result;
 use crate::linalg::normalize::add_projected;
 use crate::problem::Problem;
+use crate::problem::options::ScoreOptions;
 use crate::problem::runs::Runs;
 use crate::problem::shape::TokenOffsets;
 use crate::residual::HostResiduals;
@@ -83,7 +84,8 @@ struct Source {
 /// each `[rows, dim]` of its matrix, and of the queries' weights, one per row; or empty where they
 /// are not wanted, the weights' where the queries' are not. `winners` must be the problem's,
 /// `grad_scores` one number per score. Where rows are normalised or have weights, the sums of a
-/// side take another 4 bytes per element for a while.
+/// side take another 4 bytes per element for a while. Of `options`, those are heeded that say what
+/// scores are: `normalize` and `angular`.
 pub(crate) fn add_gradients<Q: Format, D: Format>(
     problem: &Problem<'_>,
     queries: Matrix<'_, Q>,
@@ -91,8 +93,9 @@ pub(crate) fn add_gradients<Q: Format, D: Format>(
     winners: &[i32],
     grad_scores: &[f32],
     gradients: [&mut [f32]; 3],
-    normalize: bool,
+    options: &ScoreOptions,
 ) -> Result<()> {
+    let normalize = options.normalize;
     let token_offsets = problem.token_offsets();
     let parallel = Parallel::new();
     let scaled = (
@@ -109,8 +112,17 @@ pub(crate) fn add_gradients<Q: Format, D: Format>(
     let token_offsets = &token_offsets;
     let interrupt = &Interrupt::current();
     let weights = queries.weights;
-    let call =
-        Call { problem, token_offsets, winners, grad_scores, norms, weights, parallel, interrupt };
+    let call = Call {
+        problem,
+        token_offsets,
+        winners,
+        grad_scores,
+        norms,
+        angular: options.angular,
+        weights,
+        parallel,
+        interrupt,
+    };
     let [of_queries, of_documents, of_weights] = gradients;
     if !of_queries.is_empty() {
         let to = (of_queries, of_weights);
@@ -130,6 +142,8 @@ struct Call<'a> {
     winners: &'a [i32],
     grad_scores: &'a [f32],
     norms: Option<&'a Norms>,
+    /// Whether rows of zeros have no gradient.
+    angular: bool,
     /// Weights of the queries' rows.
     weights: Option<&'a [f32]>,
     parallel: Parallel,
@@ -163,6 +177,9 @@ impl Call<'_> {
                 || vec![0.0; dim],
                 |row, (i, (((stored, sum), found), gradient))| {
                     widen::<O>(stored, row);
+                    if self.angular && row.iter().all(|&x| x == 0.0) {
+                        return;
+                    }
                     let factor = factors.map_or(1.0, |factors| factors[i]);
                     let norm = norms.map(|norms| norms[i]);
                     match own.weights {

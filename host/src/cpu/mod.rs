@@ -47,6 +47,7 @@ use crate::error::Result;
 use crate::linalg::gemm::PANEL_LEN;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::without_tokens;
 use crate::problem::scores::Scores;
 use crate::runtime::interrupt::Interrupt;
 use crate::runtime::pool::Parallel;
@@ -78,8 +79,10 @@ pub(crate) fn score<Q: Format, D: Format>(
     let mut scores = Scores::new(problem, options)?;
     let parallel = Parallel::new();
     with_call(problem, queries, documents, (options.normalize, parallel), |call| {
+        let call = Call { angular: options.angular, ..call };
         score_tasks(&call, Tasks::new(problem, &mut scores), parallel)
     })?;
+    scores.leave_out(&without_tokens(problem, options));
     Ok(scores)
 }
 
@@ -122,5 +125,5 @@ fn with_call<Q: Format, D: Format, R>(
     let norms = normalize.then(|| Norms::new(queries, documents, problem.dim(), parallel));
     let norms = norms.transpose()?;
     let row_scales = RowScales::new(norms.as_ref(), queries.scales, documents.scales);
-    run(Call { problem, queries, documents, row_scales })
+    run(Call { problem, queries, documents, row_scales, angular: false })
 }

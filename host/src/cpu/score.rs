@@ -1,5 +1,7 @@
 //! Scores one task: packs its query tokens, passes the documents by them, sums the maxima.
 
+use maxsim_kernels::abi::angular::angular;
+
 use super::BLOCK_LEN;
 use super::maxima::Maxima;
 use super::panels::{Panel, QueryToken};
@@ -22,6 +24,8 @@ pub(super) struct Call<'a, Q: Format, D: Format> {
     pub queries: Matrix<'a, Q>,
     pub documents: Matrix<'a, D>,
     pub row_scales: RowScales<'a>,
+    /// Whether maxima are cosines, of which [`angular`] is added.
+    pub angular: bool,
 }
 
 impl<Q: Format, D: Format> Call<'_, Q, D> {
@@ -145,7 +149,10 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
     ) {
         let n_documents = task.documents.len();
         for (s, column) in panel.columns.iter().enumerate() {
-            let best = maxima.best[s] * self.row_scales.query(column.row);
+            let mut best = maxima.best[s] * self.row_scales.query(column.row);
+            if self.angular {
+                best = angular(best);
+            }
             let weight = self.queries.weights.map_or(1.0, |weights| weights[column.row]);
             sums[column.query * n_documents + span.document] += f64::from(best) * f64::from(weight);
             let query = &mut task.queries[column.query];

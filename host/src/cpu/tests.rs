@@ -261,7 +261,16 @@ fn gradients_do_not_depend_on_the_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
         pool.install(|| {
             let outputs = [&mut of_queries[..], &mut of_documents[..], &mut []];
-            add_gradients(&problem, matrix(&q), matrix(&d), winners, &grad_scores, outputs, false)
+            let options = ScoreOptions::default();
+            add_gradients(
+                &problem,
+                matrix(&q),
+                matrix(&d),
+                winners,
+                &grad_scores,
+                outputs,
+                &options,
+            )
         })
         .unwrap();
         gradients.map(|gradient| bits(&gradient))

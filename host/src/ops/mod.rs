@@ -1,6 +1,7 @@
 //! The operations, each beside what it makes ready: `impl Device` and `impl Stream` stand in the
 //! file of their operation.
 
+pub mod angular;
 pub(crate) mod backward;
 pub(crate) mod chamfer;
 pub(crate) mod devices;

@@ -163,7 +163,7 @@ impl Device {
             winners,
             grad_scores,
             [&mut of_queries, &mut of_rows, &mut []],
-            false,
+            &scores.options,
         )?;
         Ok(ResidualScoreGradients { queries: of_queries, tables: residuals.backward(&of_rows)? })
     }

@@ -44,6 +44,17 @@ pub struct ScoreOptions {
     /// anew by each call, in the stream's workspace. `allow_tf32` changes nothing: f32 is exact
     /// here.
     pub normalize: bool,
+    /// Score by angular distance, as a similarity: a score is −Σ_s min_t (1 − cos), minus what
+    /// [`Device::angular`](crate::Device::angular) gives, so that larger is better here as well,
+    /// for rankings, losses and searches. No term is above 0. It needs
+    /// [`normalize`](ScoreOptions::normalize), whose similarities are the cosines: a row of zeros
+    /// is 1 away from everything. Token scores are such terms, weights multiply them. A document
+    /// without tokens scores −∞ wherever scores are on the host; on a device it has no score (the
+    /// place has a 0), and losses there refuse it.
+    ///
+    /// Gradients are those of the cosines, where rows of zeros have none. Those of weights are
+    /// refused.
+    pub angular: bool,
     /// Give scores the same bits whether [winners](ScoreOptions::winners) are asked for or not, as
     /// training and inference of a model may want it. On a GPU kernels differ in the last bits of
     /// a similarity or in the order of sums; with this, only those are chosen that agree with the
@@ -81,6 +92,23 @@ impl ScoreOptions {
     /// Sets [`ScoreOptions::normalize`](field@ScoreOptions::normalize).
     pub fn normalize(self, normalize: bool) -> ScoreOptions {
         ScoreOptions { normalize, ..self }
+    }
+
+    /// Sets [`ScoreOptions::angular`](field@ScoreOptions::angular), and with it
+    /// [`ScoreOptions::normalize`](field@ScoreOptions::normalize).
+    ///
+    /// ```
+    /// use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+    ///
+    /// let queries = Tokens::padded(&[2.0f32, 0.0], 1, 1, 2)?;
+    /// let documents = Tokens::packed(&[0.0f32, 1.0, 3.0, 0.0], 2, &[0i64, 1, 2, 2])?;
+    /// let options = ScoreOptions::default().angular(true);
+    /// let scores = Device::cpu().score_with(&queries, &documents, &Pairing::cross(), &options)?;
+    /// assert_eq!(scores.values(), [-1.0, 0.0, f32::NEG_INFINITY]);
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    pub fn angular(self, angular: bool) -> ScoreOptions {
+        ScoreOptions { angular, normalize: self.normalize || angular, ..self }
     }
 
     /// Sets [`ScoreOptions::consistent`](field@ScoreOptions::consistent).

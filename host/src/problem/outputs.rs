@@ -20,6 +20,22 @@ pub(crate) struct OutputShape {
     /// Scores are those of winners that coarse codes have found: winners are on the device,
     /// asked for or not.
     pub rescored: bool,
+    /// Scores are angular ones.
+    pub angular: bool,
+    /// Angular scores of documents without tokens.
+    pub without_tokens: Vec<u32>,
+}
+
+/// The scores whose documents are known to have no token, where these are angular.
+pub(crate) fn without_tokens(problem: &Problem<'_>, options: &ScoreOptions) -> Vec<u32> {
+    let documents = problem.documents();
+    let is_relevant = options.angular && documents.knows_empty_items();
+    if !is_relevant || !documents.has_empty_items() {
+        return Vec::new();
+    }
+    // Scores are fewer than 2³¹.
+    let all = 0..problem.shape().n_scores() as u32;
+    all.filter(|&p| !documents.has_tokens(problem.pair(p as usize).1)).collect()
 }
 
 impl OutputShape {
@@ -33,6 +49,8 @@ impl OutputShape {
             // All-ones means none, so the last index must stay below it.
             winner_bytes: if problem.documents().max_len() < 65535 { 2 } else { 4 },
             rescored: false,
+            angular: options.angular,
+            without_tokens: without_tokens(problem, options),
         }
     }
 
@@ -52,6 +70,8 @@ impl OutputShape {
             token_scores: true,
             winner_bytes: 4,
             rescored: false,
+            angular: false,
+            without_tokens: Vec::new(),
         }
     }
 

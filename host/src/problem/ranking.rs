@@ -88,8 +88,10 @@ impl TopK {
     }
 
     /// Takes one document into account.
-    pub fn push(&mut self, document: Ranked) {
+    pub fn push(&mut self, mut document: Ranked) {
         if !document.has_tokens {
+            // An angular score is −∞.
+            document.score = 0.0;
             self.n_empty += 1;
         } else if document.score.is_nan() {
             self.n_nan += 1;

@@ -47,6 +47,11 @@ impl Scores {
         })
     }
 
+    /// Gives some scores, of documents without tokens, the value −∞.
+    pub(crate) fn leave_out(&mut self, without_tokens: &[u32]) {
+        without_tokens.iter().for_each(|&p| self.values[p as usize] = f32::NEG_INFINITY);
+    }
+
     /// Shape of the scores.
     pub fn shape(&self) -> ScoreShape {
         self.shape

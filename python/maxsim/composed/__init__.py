@@ -3,9 +3,10 @@
 Nothing of queries × tokens × documents × tokens is held by any of them.
 """
 
+from ._angular import angular
 from ._chamfer import chamfer
 from ._order import topk
 from ._projection import from_hidden, project
 from ._xtr import xtr
 
-__all__ = ["chamfer", "from_hidden", "project", "topk", "xtr"]
+__all__ = ["angular", "chamfer", "from_hidden", "project", "topk", "xtr"]

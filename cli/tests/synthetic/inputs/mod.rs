@@ -1,6 +1,7 @@
 //! Token files as models and numpy write them: padding that is said in every way, counts that do
 //! not add up, arrays in archives and folders, and what cannot be read.
 
+mod angular;
 mod arrays;
 mod plaid;
 mod weights;

@@ -63,7 +63,8 @@ fn check(queries: &TokenLayout, documents: &TokenLayout, pairing: &Pairing, seed
     let mut expected = start.clone();
     let [of_queries, of_documents] = &mut expected;
     let outputs = [&mut of_queries[..], &mut of_documents[..], &mut []];
-    cpu::add_gradients(&problem, q, d, &winners, &grad_scores, outputs, false).expect("gradients");
+    cpu::add_gradients(&problem, q, d, &winners, &grad_scores, outputs, &options)
+        .expect("gradients");
     let setting = Setting { problem: &problem, matrices, winners, grad_scores };
     let roomy = Shape {
         element_bytes: 2,

@@ -297,6 +297,7 @@ fn results(
         Some(winners) => read(1, bytemuck::cast_slice_mut(winners))?,
         None => {}
     }
+    scores.leave_out(&shape.without_tokens);
     Ok(scores)
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::training_scores::TrainingScores;
 use super::with_grad::WithGrad;
-use super::{BackwardOptions, BackwardStrategy};
+use super::{BackwardOptions, BackwardStrategy, check_angular_weights};
 use crate::cpu;
 use crate::cuda::{BackwardCall, CudaBackward, CudaDevice, CudaGradScores, CudaGradients};
 use crate::device::Device;
@@ -332,6 +332,7 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
         let finds_winners_again = options.strategy.finds_winners_again(device)?;
         options.strategy.check_saved(D::FORMAT, scores.options.normalize)?;
         options.strategy.check_sides(options.sides)?;
+        check_angular_weights(&scores.options, queries.layout())?;
         queries.check_device("queries", device)?;
         documents.check_device("documents", device)?;
         let problem = scores.problem(queries.layout(), documents.layout())?;
@@ -426,7 +427,7 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             scores.winners().unwrap_or_default(),
             self.grad_scores,
             gradients,
-            self.scores.options.normalize,
+            &self.scores.options,
         )
     }
 

@@ -171,7 +171,6 @@ impl<T: Element, D: Format> CpuCall for CpuBackward<T, D> {
                 true => held.copied()?,
                 false => Gradients::of_rows(self.rows, queries_dim)?,
             };
-            let normalize = self.options.normalize;
             cpu::add_gradients(
                 &problem,
                 queries,
@@ -179,7 +178,7 @@ impl<T: Element, D: Format> CpuCall for CpuBackward<T, D> {
                 winners,
                 &grad_scores,
                 sums.parts(),
-                normalize,
+                &self.options,
             )?;
             if self.gradient != ElementType::F32 {
                 let rounded = |x: &mut f32| *x = T::from_f32(*x).to_f32();

@@ -10,7 +10,9 @@ pub(crate) mod with_grad;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::problem::options::ScoreOptions;
 use crate::tokens::format::TokenFormat;
+use crate::tokens::layout::TokenLayout;
 
 /// How gradients are computed. All ways give the same gradients up to rounding, and each but
 /// [`BackwardStrategy::Atomic`] the same bits every time.
@@ -33,6 +35,8 @@ use crate::tokens::format::TokenFormat;
 /// ```text
 /// ∂x = r · (∂x̂ - x̂ · ⟨x̂, ∂x̂⟩)     or r · ∂x̂ where ‖x‖² is at most 10⁻¹²: r is constant there
 /// ```
+///
+/// and 0 where x = 0 in angular scores ([`ScoreOptions::angular`](crate::ScoreOptions::angular)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
@@ -219,5 +223,17 @@ impl BackwardStrategy {
         };
         let what = format!("{what} from documents saved as {documents}");
         Err(Error::Unsupported { what, why: why.into() })
+    }
+}
+
+/// Refuses gradients of weights of angular scores: they would be sums of distances, which winners
+/// do not say.
+pub(crate) fn check_angular_weights(options: &ScoreOptions, queries: &TokenLayout) -> Result<()> {
+    match options.angular {
+        true => queries.check_unweighted(
+            "of angular scores with gradients",
+            "winners do not say how far away they are; multiply the gradients of scores instead",
+        ),
+        false => Ok(()),
     }
 }

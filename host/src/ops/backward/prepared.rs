@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::BackwardOptions;
 use super::blocking::{matrices, rows_of};
-use super::{BackwardStrategy, GradientSides};
+use super::{BackwardStrategy, GradientSides, check_angular_weights};
 use crate::cuda::CudaBackward;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -192,6 +192,7 @@ impl Device {
         let element = elements_of(work.formats, saved, gradients)?;
         options.strategy.check_saved(saved, work.options.normalize)?;
         options.strategy.check_sides(options.sides)?;
+        check_angular_weights(&work.options, &work.queries)?;
         let sides = sides_of(options.sides, saved)?;
         // Gradients of queries alone need to know of no document's rows, where winners are saved.
         let is_atomic = options.strategy == BackwardStrategy::Atomic;

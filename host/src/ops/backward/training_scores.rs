@@ -34,7 +34,8 @@ pub struct TrainingScores {
     on_device: Option<Arc<CudaOutputs>>,
 }
 
-/// Compares scores, winners, layouts and pairings, normalised or not, on whatever device.
+/// Compares scores, winners, layouts and pairings, normalised or not, angular or not, on whatever
+/// device.
 impl PartialEq for TrainingScores {
     fn eq(&self, other: &TrainingScores) -> bool {
         self.scores == other.scores
@@ -42,6 +43,7 @@ impl PartialEq for TrainingScores {
             && self.documents == other.documents
             && self.pairing == other.pairing
             && self.options.normalize == other.options.normalize
+            && self.options.angular == other.options.angular
     }
 }
 

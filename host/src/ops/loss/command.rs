@@ -64,6 +64,7 @@ impl PreparedLoss {
                 found: format!("{} scores {shape:?}", shape.n_scores()),
             });
         }
+        check_angular("scores", scores)?;
         device.check_same("grad_scores", &grad_scores.device)?;
         check_len("grad_scores", n_scores, "one per score", grad_scores.n_scores)?;
         device.check_same("loss", &loss.device)?;
@@ -75,6 +76,18 @@ impl PreparedLoss {
             });
         }
         Ok(())
+    }
+}
+
+/// Refuses angular scores of documents without tokens, which are at no distance.
+pub(super) fn check_angular(argument: &'static str, scores: &DeviceScores) -> Result<()> {
+    match scores.shape.without_tokens.len() {
+        0 => Ok(()),
+        n => Err(Error::Shape {
+            argument,
+            expected: "angular scores of documents that have tokens".into(),
+            found: format!("{n} of documents without any: leave these out"),
+        }),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use super::command::check_angular;
 use super::{check_positives, check_rows, checked_temperature};
 use crate::cuda::{CudaLoss, CudaLossWork, CudaTargets};
 use crate::device::Device;
@@ -216,6 +217,7 @@ impl Device {
         temperature: f32,
     ) -> Result<PreparedLoss> {
         self.check_same("teacher", &teacher.device)?;
+        check_angular("teacher", teacher)?;
         checked_temperature(temperature)?;
         let shape = teacher.shape();
         let n_scores = shape.n_scores();

@@ -129,7 +129,15 @@ impl Device {
             let ProjectedGradients { queries: of_queries, query_weights, documents: of } =
                 &mut found;
             let gradients = [&mut of_queries[..], &mut of_tokens, query_weights];
-            cpu::add_gradients(&part, queries, documents, &winners, &grads, gradients, false)?;
+            cpu::add_gradients(
+                &part,
+                queries,
+                documents,
+                &winners,
+                &grads,
+                gradients,
+                &scores.options,
+            )?;
             sums.add(rows, &mut of_tokens, &mut of.hidden[elements])?;
         }
         (found.documents.weight, found.documents.bias) = sums.into_gradients()?;

@@ -126,9 +126,10 @@ impl Call<'_> {
                 [XxHash3_64::oneshot_with_seed(3, bytemuck::cast_slice(ids)), ids.len() as u64]
             }
         };
-        let ScoreOptions { winners, token_scores, allow_tf32, normalize, consistent, .. } =
+        let ScoreOptions { winners, token_scores, allow_tf32, normalize, angular, .. } =
             *self.options;
-        let flags = [winners, token_scores, allow_tf32, normalize, consistent];
+        let flags =
+            [winners, token_scores, allow_tf32, normalize, angular, self.options.consistent];
         let flags = flags.iter().fold(0, |all, &flag| (all << 1) | u64::from(flag));
         let ordinal = self.device.ordinal().map_or(0, |ordinal| ordinal as u64 + 1);
         let mut words = [0; 16];

@@ -17,6 +17,7 @@ use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::runtime::on::On;
 use crate::tokens::format::{Format, ScorableWith, TokenFormat};
+use crate::tokens::layout::TokenLayout;
 use prepared::PreparedScore;
 
 pub(crate) mod any;
@@ -121,6 +122,7 @@ impl Device {
         access: [Access; 2],
         options: &ScoreOptions,
     ) -> Result<Plan> {
+        check_angular(options, problem.documents(), self.ordinal().is_some())?;
         match (self.limits(), TokenFormat::operand(queries, documents)) {
             (None, _) => Plan::cpu(options, cpu::n_threads()),
             (Some(limits), Some(operand)) => {
@@ -181,9 +183,54 @@ pub(crate) fn check_normalize(
     let elements = (queries.element(), documents.element());
     match (options.normalize, elements) {
         (true, (None, _) | (_, None)) => Err(Error::Unsupported {
-            what: format!("`normalize` for {queries} queries and {documents} documents"),
+            what: format!(
+                "`{}` for {queries} queries and {documents} documents",
+                if options.angular { "angular" } else { "normalize" }
+            ),
             why: "rows are compressed; divide them by their lengths before".into(),
         }),
         _ => Ok(()),
+    }
+}
+
+/// Refuses angular distances of rows that are not normalised, and of documents that the device
+/// alone knows to have a token: one without any would be at distance 0.
+pub(crate) fn check_angular(
+    options: &ScoreOptions,
+    documents: &TokenLayout,
+    is_cuda: bool,
+) -> Result<()> {
+    let refused = |why: &str| {
+        Err(Error::Unsupported {
+            what: "`angular` distances of such a call".into(),
+            why: why.into(),
+        })
+    };
+    if options.angular && is_cuda {
+        return refused("no kernel computes them yet; use Device::cpu()");
+    }
+    match (options.angular, options.normalize, documents.knows_empty_items()) {
+        (false, ..) | (true, true, true) => Ok(()),
+        (true, false, _) => refused("they are of cosines: set `normalize`, too"),
+        (true, true, false) => refused(
+            "the device alone knows which documents have a token, and one without is at no \
+             distance; give their lengths and mask on the host",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_that_may_be_empty_unseen_are_at_no_angular_distance() {
+        let options = ScoreOptions::default().angular(true);
+        let known = TokenLayout::padded(2, 1, 1).unwrap();
+        assert!(check_angular(&options, &known, false).is_ok());
+        for documents in [known.with_unread_mask(), TokenLayout::unread(2, 1, 2, 1, 1).unwrap()] {
+            assert!(check_angular(&options, &documents, false).is_err());
+            assert!(check_angular(&ScoreOptions::default(), &documents, true).is_ok());
+        }
     }
 }

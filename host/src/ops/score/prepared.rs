@@ -218,7 +218,7 @@ impl DeviceScores {
     }
 
     /// Some of the scores, in the order of the pairing, once what was given this is done: with one
-    /// wait for both.
+    /// wait for both. Of documents without tokens, those that the device has.
     pub(crate) fn read_some(&self, scores: Range<usize>) -> Result<Vec<f32>> {
         match (&self.inner, &self.device.0) {
             (On::Cuda(outputs), On::Cuda(cuda)) => {

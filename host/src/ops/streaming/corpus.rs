@@ -10,7 +10,7 @@ use crate::cuda::{Kept, StreamCall, StreamFound, StreamedRows};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::Result;
-use crate::ops::score::check_normalize;
+use crate::ops::score::{check_angular, check_normalize};
 use crate::plan::choice::Plan;
 use crate::plan::limits::Access;
 use crate::problem::Problem;
@@ -199,6 +199,7 @@ impl Device {
     ) -> Result<()> {
         queries.check_device("queries", self)?;
         check_normalize(options, [Q::FORMAT, C::FORMAT])?;
+        check_angular(options, documents.layout(), self.ordinal().is_some())?;
         // Even where there are no documents to be scored.
         let (cross, (_, none)) = (Pairing::cross(), documents.layout().items(0..0)?);
         let _ = Problem::new(queries.layout(), &none, &cross)?;

@@ -1,5 +1,7 @@
 //! Rows that are normalised: what the suites' random rows do not show.
 
+mod angular;
+
 use half::bf16;
 use maxsim::format::{Element, RawRows};
 use maxsim::stream::Queue;
