@@ -4,7 +4,7 @@
 not depend on its weight. A mean is divided by the number of the query's valid tokens.
 
 The library multiplies by weights and has their gradient. What it does not take is composed of the
-scores of every token: what is traced or intercepted, documents that the device alone knows, and
+scores of every token: what is traced or intercepted, lists and ids that a GPU alone knows, and
 gradients of weights beside compressed tokens.
 """
 

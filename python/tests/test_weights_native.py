@@ -28,16 +28,19 @@ def test_scores_and_gradients(device, kind, mean, dtype):
     # Made under the device, and scored outside of its mode.
     with torch.device(device):
         q, d, weights, q_valid, d_valid = case(kind == "own")
-        ids = torch.tensor([[0, 3], [1, 1], [2, 0]])
+    # On the host: with ids that a GPU alone knows, weights are composed.
+    host_ids = torch.tensor([[0, 3], [1, 1], [2, 0]])
+    ids = host_ids.to(device)
     q, d = (x.detach().to(dtype).requires_grad_(True) for x in (q, d))
     options = dict(q_mask=q_valid, d_mask=d_valid, weights=weights, mean=mean)
     normalize = kind == "normalized"
     want = formula(q.float(), d.float(), weights, q_valid, d_valid, mean, normalize)
     if kind == "ids":
-        found, want = maxsim.candidates(q, d, ids, **options), want.gather(1, ids)
+        found, want = maxsim.candidates(q, d, host_ids, **options), want.gather(1, ids)
     elif kind == "pairs":
-        q_ids, d_ids = ids.flatten() % 3, ids.flatten()
-        found, want = maxsim.pairs(q, d, q_ids, d_ids, **options), want[q_ids, d_ids]
+        q_ids, d_ids = host_ids.flatten() % 3, host_ids.flatten()
+        found = maxsim.pairs(q, d, q_ids, d_ids, **options)
+        want = want[q_ids.to(device), d_ids.to(device)]
     elif kind == "own":
         found = maxsim.candidates(q, d, **options)
     else:
