@@ -18,13 +18,13 @@ use crate::primitives::row_maxima::{RowBest, valid_rows};
 use crate::primitives::row_scales::{AsTheyAre, Normalized, Normalizer, RowScales};
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile;
-use crate::ptx::atomic::fetch_add_if;
+use crate::ptx::atomic::{fetch_add_if, fetch_add_shared_if};
 use crate::ptx::global::{load_u32, store_u32_if};
 use crate::ptx::shared::{
     dynamic_shared, load_shared_u32, store_shared_u32, store_shared_u32x2_if,
 };
 use crate::ptx::thread::thread_idx_x;
-use crate::ptx::warp::{ballot, lane_idx, sync_warp};
+use crate::ptx::warp::{lane_idx, sync_warp};
 use crate::sm80::element::Stepped;
 use core::marker::PhantomData;
 
@@ -88,63 +88,19 @@ impl<N: Normalizer> Collector<N> {
         first + group.row + row
     }
 
-    /// Appends a similarity to its query token's list.
+    /// Appends a similarity to its query token's list, where `condition` is not 0.
     ///
     /// # Safety
-    /// There must be such a token.
+    /// As [`Collector::token`], where `condition` is not 0.
     #[inline(always)]
-    unsafe fn append(&self, token: u32, bits: u32) {
+    unsafe fn append(&self, token: u32, bits: u32, condition: u32) {
         let Collected { counts, lists, capacity, .. } = self.collected;
         // SAFETY: the token has a count and a list.
         unsafe {
-            let place = fetch_add_if(counts + u64::from(token) * 4, 1, 1);
+            let place = fetch_add_if(counts + u64::from(token) * 4, 1, condition);
             let list = u64::from(token) * u64::from(capacity);
-            let at = lists + (list + u64::from(place)) * 4;
-            store_u32_if(at, bits, u32::from(place < capacity));
-        }
-    }
-
-    /// Puts those of a thread's similarities that are above their bounds into the queue: of the
-    /// rows of a fragment, in the order of accumulators. By votes of the warp, which take no atomic
-    /// addition.
-    ///
-    /// # Safety
-    /// All lanes of the warp together; rows must have been taken.
-    #[inline(always)]
-    unsafe fn enqueue(&self, values: [f32; 8], fragment: usize) {
-        let bounds = self.bounds[fragment];
-        let (mut above, mut is_any) = ([0u32; 8], 0);
-        unroll!(J in 0..8 => {
-            // NaN is above nothing.
-            above[J] = u32::from(values[J] > bounds[J % 4 / 2]);
-            is_any |= above[J];
-        });
-        // SAFETY: a row with a bound below ∞ is a query token, which has a count and a list; the
-        // queue has room for so many. Every lane reads the length that it wrote, or that all wrote.
-        unsafe {
-            if ballot(is_any) == 0 {
-                return;
-            }
-            let (lane, mut len) = (lane_idx(), load_shared_u32(self.queue));
-            let row = (fragment * Group::ROWS) as u32 + lane / 4;
-            unroll!(J in 0..8 => {
-                let lanes = ballot(above[J]);
-                if lanes != 0 {
-                    let place = len + (lanes & ((1 << lane) - 1)).count_ones();
-                    let has_room = u32::from(place < QUEUE_LEN as u32);
-                    let (bits, row) = (values[J].to_bits(), row + 8 * (J as u32 % 4 / 2));
-                    let at = self.queue + 16 + 8 * place;
-                    store_shared_u32x2_if(at, [bits, row], above[J] & has_room);
-                    len += lanes.count_ones();
-                    if len > QUEUE_LEN as u32 {
-                        if above[J] & (1 - has_room) != 0 {
-                            self.append(self.token(row), bits);
-                        }
-                        len = QUEUE_LEN as u32;
-                    }
-                }
-            });
-            store_shared_u32(self.queue, len);
+            let has_room = condition & u32::from(place < capacity);
+            store_u32_if(lists + (list + u64::from(place)) * 4, bits, has_room);
         }
     }
 
@@ -162,11 +118,12 @@ impl<N: Normalizer> Collector<N> {
             if n < least {
                 return;
             }
+            let n = if n < QUEUE_LEN as u32 { n } else { QUEUE_LEN as u32 };
             let mut i = lane_idx();
             while i < n {
                 let at = self.queue + 16 + 8 * i;
                 let token = self.token(load_shared_u32(at + 4));
-                self.append(token, load_shared_u32(at));
+                self.append(token, load_shared_u32(at), 1);
                 i += 32;
             }
             sync_warp();
@@ -234,12 +191,38 @@ impl<N: Normalizer> Normalizer for Collector<N> {
 
     #[inline(always)]
     unsafe fn collect<const M: usize>(&self, c: &[f32; M], fragment: usize) {
-        unroll!(I in 0..8 => {
-            if 8 * I < M {
-                let mut values = [0.0; 8];
-                unroll!(J in 0..8 => { values[J] = c[(8 * I + J) % M]; });
-                // SAFETY: the caller's promise.
-                unsafe { self.enqueue(values, fragment) };
+        let bounds = self.bounds[fragment];
+        unroll!(I in 0..16 => {
+            if 4 * I < M {
+                let mut above = [0u32; 4];
+                unroll!(J in 0..4 => {
+                    // NaN is above nothing.
+                    above[J] = u32::from(c[4 * I + J] > bounds[J / 2]);
+                });
+                if above[0] | above[1] | above[2] | above[3] != 0 {
+                    let row = (fragment * Group::ROWS) as u32 + lane_idx() / 4;
+                    let mut is_left = 0;
+                    // SAFETY: a row with a bound below ∞ is a query token, which has a count and a
+                    // list; the queue has room for so many.
+                    unsafe {
+                        unroll!(J in 0..4 => {
+                            let place = fetch_add_shared_if(self.queue, 1, above[J]);
+                            let has_room = u32::from(place < QUEUE_LEN as u32);
+                            let entry = [c[4 * I + J].to_bits(), row + 8 * (J as u32 / 2)];
+                            let at = self.queue + 16 + 8 * place;
+                            store_shared_u32x2_if(at, entry, above[J] & has_room);
+                            above[J] &= 1 - has_room;
+                            is_left |= above[J];
+                        });
+                        if is_left != 0 {
+                            let first = self.token(row);
+                            unroll!(J in 0..4 => {
+                                let token = first + 8 * (J as u32 / 2);
+                                self.append(token, c[4 * I + J].to_bits(), above[J]);
+                            });
+                        }
+                    }
+                }
             }
         });
     }
