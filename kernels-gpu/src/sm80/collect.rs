@@ -115,6 +115,8 @@ impl<N: Normalizer> Collector<N> {
         unsafe {
             sync_warp();
             let n = load_shared_u32(self.queue);
+            // Before a lane that returns adds to it.
+            sync_warp();
             if n < least {
                 return;
             }
