@@ -16,6 +16,11 @@ fn angular() -> ScoreOptions {
     ScoreOptions::default().angular(true)
 }
 
+/// Devices that have angular scores.
+fn angular_devices() -> Vec<Device> {
+    vec![Device::cpu()]
+}
+
 /// Every layout and pairing, poisoned rows, tiles of every height, weights and splits.
 #[test]
 fn of_every_kernel() {
@@ -71,7 +76,7 @@ fn by_hand_in_every_type() {
         let rows = tokens::<T>();
         let [queries, documents] = sides(&rows);
         let options = ScoreOptions::default().token_scores(true);
-        for device in [Device::cpu()] {
+        for device in angular_devices() {
             let found = device
                 .angular(&queries, &documents, &Pairing::cross(), &options)
                 .expect("distances");
@@ -102,7 +107,7 @@ fn by_hand_in_every_type() {
 #[test]
 fn a_row_is_no_distance_from_itself() {
     let rows: Vec<f32> = (0..64 * 48).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect();
-    for device in [Device::cpu()] {
+    for device in angular_devices() {
         let all = Tokens::padded(&rows, 64, 1, 48).expect("rows");
         let pairs = Pairing::own_candidates(1);
         let scores =
@@ -122,7 +127,7 @@ fn of_every_way_to_call() {
     let queries: Vec<f32> = (0..3 * 40 * 33).map(value).collect();
     let rows: Vec<f32> = (0..7 * 150 * 33).map(|i| value(i + 9)).collect();
     let (cross, options) = (Pairing::cross(), angular());
-    for device in [Device::cpu()] {
+    for device in angular_devices() {
         let queries = Tokens::padded(&queries, 3, 40, 33).expect("queries");
         let documents = Tokens::padded(&rows, 7, 150, 33).expect("documents");
         let documents =
@@ -200,7 +205,7 @@ fn gradients_are_those_of_the_distances() {
         Tokens::padded(&queries, 1, 4, dim).expect("queries"),
         Tokens::padded(&documents, 1, 6, dim).expect("documents"),
     ];
-    for device in [Device::cpu()] {
+    for device in angular_devices() {
         let [queries, documents] = &tokens;
         let found = device
             .angular(queries, documents, &Pairing::cross(), &ScoreOptions::default())
@@ -233,7 +238,7 @@ fn rows_of_zeros_have_no_gradient() {
     fn check<T: Element>() {
         let rows = tokens::<T>();
         let [queries, documents] = sides(&rows);
-        for device in [Device::cpu()] {
+        for device in angular_devices() {
             let found = device
                 .angular(&queries, &documents, &Pairing::cross(), &ScoreOptions::default())
                 .expect("distances");
@@ -268,7 +273,7 @@ fn what_would_be_ambiguous_is_refused() {
         let error = result.expect_err(expected).to_string();
         assert!(error.contains(expected), "{error}");
     };
-    for device in [Device::cpu()] {
+    for device in angular_devices() {
         let found = device.score_with(&queries, &documents, &cross, &raw_angular);
         refused(found.map(drop), "set `normalize`, too");
         let codes = documents.quantize::<Int8>(ScaleType::F32).expect("codes");
