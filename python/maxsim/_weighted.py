@@ -125,10 +125,13 @@ def _composed(
     """Scores of torch with weights, of the scores of every token."""
     import torch
 
+    needs = torch.is_grad_enabled() and (q.data.requires_grad or d.data.requires_grad)
+    check(not needs or (q.scales is None and d.scales is None), "Q",
+          "detached queries, since compressed tokens have no gradients", "queries that need one")
     apart = [side._replace(data=side.data.detach()) for side in (q, d)]
     found: Result = lib.score(*apart, pairing, options._replace(winners=True, token_scores=True))
     maxima = found.token_scores
-    if torch.is_grad_enabled() and (q.data.requires_grad or d.data.requires_grad):
+    if needs:
         maxima = _attached(q, d, pairing, found, options.normalize)
     products = maxima * _of_pairs(weights, pairing)
     scores = torch.where(found.winners >= 0, products, torch.zeros_like(products)).sum(-1)

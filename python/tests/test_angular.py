@@ -55,6 +55,36 @@ def test_distances_and_gradients(dtype, mean, own):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_side_alone_has_the_gradients_that_it_has_beside_the_other(dtype):
+    q, d = torch.randn(2, 3, 8, dtype=dtype) * 4, torch.randn(5, 6, 8, dtype=dtype) * 7
+    valid = torch.rand(5, 6) > 0.4
+    d[~valid] = math.nan
+    valid[1] = True
+    d[1] = torch.randn(6, 8, dtype=dtype) * 0.1
+
+    def gradients(*needs):
+        sides = [x.clone().requires_grad_(need) for x, need in zip((q, d), needs)]
+        found = maxsim.angular(*sides, d_mask=valid)
+        found[found.isfinite()].sum().backward()
+        return [side.grad for side in sides]
+
+    both = gradients(True, True)
+    assert all(of.isfinite().all() for of in both)
+    assert not both[1][~valid].any()
+    torch.testing.assert_close(gradients(True, False)[0], both[0], rtol=0, atol=0)
+    torch.testing.assert_close(gradients(False, True)[1], both[1], rtol=0, atol=0)
+
+
+def test_lengths_lie_within_their_sides():
+    q, d = torch.randn(2, 3, 4), torch.randn(5, 6, 4)
+    for lengths in ([7, 1, 1, 1, 1], [-1, 1, 1, 1, 1]):
+        with pytest.raises(ValueError, match="lengths"):
+            maxsim.angular(q, d, d_lengths=torch.tensor(lengths, device="cpu"))
+    with pytest.raises(TypeError):
+        maxsim.angular(q, d, d_lengths=torch.full((5,), 2.7))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_zeros_and_rows_themselves(dtype):
     q = torch.tensor([[[2.0, 0.0], [0.0, 0.0]]], dtype=dtype, requires_grad=True)

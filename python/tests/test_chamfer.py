@@ -267,3 +267,20 @@ def test_chamfer_distance_refuses(change):
     given = dict(x=torch.zeros(2, 4, 3), y=torch.zeros(2, 5, 3))
     with pytest.raises(ValueError):
         chamfer_distance(**{**given, **change})
+
+
+def test_an_empty_batch_has_a_gradient(place):
+    x = torch.zeros(0, 5, 3, device=place, requires_grad=True)
+    found = maxsim.chamfer(x, torch.zeros(0, 4, 3, device=place))
+    assert found.item() == 0.0
+    assert torch.autograd.grad(found, x)[0].shape == x.shape
+
+
+@pytest.mark.parametrize("weights", [[1.0, -2.0], [1e-13, 1e-13], [1.0, -1.0]])
+def test_the_mean_is_divided_by_the_sum_of_weights(place, weights):
+    x, y = torch.randn(2, 5, 3, device=place), torch.randn(2, 4, 3, device=place)
+    given = torch.tensor(weights, device=place)
+    each = maxsim.chamfer(x, y, batch_reduction="none")
+    total = given.sum()
+    want = (each * given).sum() / total if total != 0 else torch.zeros((), device=place)
+    torch.testing.assert_close(maxsim.chamfer(x, y, weights=given), want)

@@ -83,3 +83,18 @@ def test_what_a_view_and_winners_are(device):
     # Every second query, where its rows are.
     some = maxsim.maxsim(q[::2], d, weights=weights[::2])
     assert torch.equal(some, found.scores[::2])
+
+
+def test_weights_of_numpy_lie_in_any_order():
+    numpy = pytest.importorskip("numpy")
+    torch.manual_seed(3)
+    q, d = torch.randn(2, 3, 8).numpy(), torch.randn(4, 5, 8).numpy()
+    weights = torch.randn(2, 3).numpy()
+    want = maxsim.maxsim(q, d, weights=weights)
+    wide = numpy.stack([weights, weights], axis=-1)
+    backwards = numpy.ascontiguousarray(weights[:, ::-1])[:, ::-1]
+    others = (numpy.ascontiguousarray(weights.T).T, numpy.asfortranarray(weights), wide[..., 1],
+              backwards)
+    for same in others:
+        assert numpy.array_equal(same, weights)
+        assert numpy.array_equal(maxsim.maxsim(q, d, weights=same), want)

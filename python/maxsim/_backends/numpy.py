@@ -109,13 +109,14 @@ def describe(side: Side) -> tuple[tuple[Any, ...], Any]:
         scales = _plain(scales)
         mins = None if mins is None else _plain(mins)
         kind = scale_kind(scales.dtype.name, scales.ndim, mins is not None)
+    weights = None if side.weights is None else _plain(side.weights)
     items = (side.kind, side.n_items, data.shape[1] if side.kind == PADDED else 0, rows, dim,
              address(first), address(lengths), bool(wide and wide[0]))
     matrix = (address(data), dim * data.dtype.itemsize, FORMATS[data.dtype.name],
               some_memory(side.mask), memory(scales), kind, memory(mins),
-              some_memory(side.weights))
+              some_memory(weights))
     numbers = (items, matrix)
-    return numbers, (data, first, lengths, side.mask, scales, mins, side.weights)
+    return numbers, (data, first, lengths, side.mask, scales, mins, weights)
 
 
 def pair_numbers(pairing: Pairing) -> tuple[tuple[Any, ...], Any]:

@@ -47,8 +47,9 @@ def angular(
     queries, documents = _calls.same_type(queries, documents)
     with torch.no_grad():
         scores, winners, cosines = _nearest(queries.detach(), documents.detach(), q_mask, d_mask)
-    units = [_directions(x) for x in (queries, documents)]
-    cosines = _maxima.attach(units[0], units[1], winners, cosines)
+    if torch.is_grad_enabled() and (queries.requires_grad or documents.requires_grad):
+        units = [_directions(*side) for side in ((queries, q_mask), (documents, d_mask))]
+        cosines = _maxima.attach(units[0], units[1], winners, cosines)
     found = winners >= 0
     terms = (1 - cosines).clamp_min(0)
     if weights is not None:
@@ -78,11 +79,11 @@ def _nearest(
     return _maxima.total(maxima, q_mask), winners, maxima
 
 
-def _directions(rows: Tensor) -> Tensor:
-    """Rows divided by their lengths; a row of zeros is one without a gradient."""
-    if not rows.requires_grad:
-        return rows
+def _directions(rows: Tensor, valid: Optional[Tensor]) -> Tensor:
+    """Rows divided by their lengths; rows of zeros and masked ones are without a gradient."""
     is_zero = (rows == 0).all(-1, keepdim=True)
+    if valid is not None:
+        is_zero = is_zero | (valid == 0).unsqueeze(-1)
     return _maxima.normalized(rows.masked_fill(is_zero, 0.0))
 
 

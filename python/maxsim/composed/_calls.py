@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import scoring
+from .._backends.torch import indices
 from . import _maxima
 
 _NATIVE = (torch.float16, torch.bfloat16, torch.float32)
@@ -63,6 +64,11 @@ def valid(
     mask = as_mask(mask)
     if lengths is None:
         return mask
+    lengths = indices(lengths, f"{side}_lengths")
+    # Those of a device are not waited for, and what is traced has no numbers.
+    is_known = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
+    if is_known and ((lengths < 0) | (lengths > shape[-1])).any():
+        raise ValueError(f"{side}_lengths must lie in 0..={shape[-1]}")
     prefix = from_lengths(lengths, shape[-1])
     return prefix if mask is None else mask & prefix
 

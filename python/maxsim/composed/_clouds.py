@@ -13,13 +13,16 @@ import torch
 from torch import Tensor
 
 from .. import _maxsim
-from .._backends.torch import address, describe, is_plain, memory, on
+from .._backends.torch import address, describe, indices, is_plain, memory, on
 from .._sides import Side
 from .._threads import get_num_threads
 from . import _calls, _maxima
 
 #: Reductions of a cloud's distances, as the compiled half numbers them.
 REDUCTIONS = {"mean": 0, "sum": 1, "max": 2, "none": 3, None: 3}
+
+#: Largest dim of points that the library takes.
+DIM_MAX = 4096
 
 
 class Clouds(NamedTuple):
@@ -75,7 +78,7 @@ def clouds(points: Tensor, lengths: Any, offsets: Any, name: str) -> Clouds:
                 f"{name} must be [rows, d] where there are {name}_offsets, got "
                 f"{tuple(points.shape)}"
             )
-        first = torch.as_tensor(offsets).detach().to("cpu", torch.int64)
+        first = indices(offsets, f"{name}_offsets").detach().to("cpu", torch.int64)
         rows = points.shape[0]
         if first.dim() != 1 or not first.numel() or first[0] != 0 or first[-1] != rows:
             raise ValueError(f"{name}_offsets must be [B + 1], from 0 to {rows}")
@@ -89,7 +92,7 @@ def clouds(points: Tensor, lengths: Any, offsets: Any, name: str) -> Clouds:
         return Clouds(points, starts, torch.full_like(starts, most), True)
     if tuple(lengths.shape) != (n,):
         raise ValueError(f"{name}_lengths must be [{n}], got {tuple(lengths.shape)}")
-    sizes = lengths.detach().to("cpu", torch.int64)
+    sizes = indices(lengths, f"{name}_lengths").detach().to("cpu", torch.int64)
     if ((sizes < 0) | (sizes > most)).any():
         raise ValueError(f"{name}_lengths must lie in 0..={most}")
     return Clouds(points, starts, sizes, False)
@@ -109,6 +112,8 @@ class Found(NamedTuple):
 def takes(x: Clouds, y: Clouds) -> bool:
     """Whether the library may take these clouds."""
     points = (x.points, y.points)
+    if not 1 <= x.points.shape[-1] <= DIM_MAX:
+        return False
     return _calls.is_native(*points) and is_plain(*points)
 
 
@@ -165,7 +170,8 @@ class _Nearest(torch.autograd.Function):
         del kept
         ctx.save_for_backward(x_points, y_points)
         ctx.of = x._replace(points=None), y._replace(points=None), asked, found, room
-        ctx.mark_non_differentiable(places, distances if n_values else values)
+        has_values = asked[1] != REDUCTIONS[None]
+        ctx.mark_non_differentiable(places, distances if has_values else values)
         ctx.set_materialize_grads(False)
         return values, distances, places
 
@@ -195,6 +201,8 @@ class _Nearest(torch.autograd.Function):
 def find(x: Clouds, y: Clouds, norm: int, reduction: Optional[str], single: bool) -> Found:
     """Neighbours of the points of `x` in the cloud of `y` of the same number, and unless
     `single` the reverse, with what the library makes of their distances."""
+    if x.points.device != y.points.device:
+        raise ValueError(f"clouds are on {x.points.device} and {y.points.device}")
     asked = (norm == 1, REDUCTIONS[reduction], single)
     if takes(x, y):
         kind = torch.promote_types(x.points.dtype, y.points.dtype)
