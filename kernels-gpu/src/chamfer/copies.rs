@@ -66,8 +66,8 @@ impl Warp {
         let mut sum = 0.0;
         unroll!(J in 0..8 => {
             let point = (u64::from(x.len) * J as u64 / 8) as u32;
-            // SAFETY: clouds that are copied are not empty.
-            sum += unsafe { x.coordinate_if(&params.clouds, point, k, x.len > 0) };
+            // SAFETY: clouds that are copied are not empty; a masked point counts as 0.
+            sum += unsafe { x.coordinate_if(&params.clouds, point, k, x.is_valid(point)) };
         });
         let centre = sum * 0.125;
         if centre.abs() < f32::INFINITY { centre } else { 0.0 }
@@ -109,7 +109,7 @@ impl Warp {
     /// The address of a word of the pair.
     #[inline(always)]
     fn word(&self, params: &CopyParams, word: u32) -> u64 {
-        params.extents + u64::from(self.index * extent::LEN + word) * 4
+        params.extents + (u64::from(self.index) * u64::from(extent::LEN) + u64::from(word)) * 4
     }
 }
 

@@ -194,9 +194,10 @@ impl Task<'_> {
         let copies = &self.params.copies;
         let place = u64::from(self.own.place) + u64::from(self.first + point);
         let word = |word: u32| {
-            let index = self.params.pair_and_side / 2 * extent::LEN + word;
+            let pair = u64::from(self.params.pair_and_side / 2);
+            let index = pair * u64::from(extent::LEN) + u64::from(word);
             // SAFETY: words of the pair.
-            unsafe { read_f32(copies.extents + u64::from(index) * 4) }
+            unsafe { read_f32(copies.extents + index * 4) }
         };
         // SAFETY: a number per place.
         let (norm, error) =

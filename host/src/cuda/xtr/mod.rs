@@ -33,7 +33,7 @@ use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::calls::{Reduction, XtrCall, XtrFound};
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::{RESERVED_BYTES, start};
-use crate::cuda::driver::memory::fill;
+use crate::cuda::driver::memory::{Buffer, fill};
 use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::forward::collect::Collecting;
@@ -48,6 +48,10 @@ const LIST_BYTES: u64 = 12 << 20;
 
 /// Most similarities of a list, where 2k are not more.
 const CAPACITY: u64 = 4096;
+
+/// Most bytes of maxima in a stream's workspace, which keeps them for its next call: more are the
+/// call's own.
+const MAXIMA_KEPT_BYTES: u64 = 64 << 20;
 
 /// Alignment of what lies in the workspace.
 const ALIGN_BYTES: u64 = 256;
@@ -108,8 +112,12 @@ impl Run<'_> {
         let places = self.places(capacity);
         let order = stream.order(&entered)?;
         let start = stream.workspace(&entered, order, places.end)?;
+        let maxima_bytes = reduction.map_or(0, |_| shape.lens_bytes()[2]);
+        let is_kept = maxima_bytes <= MAXIMA_KEPT_BYTES;
+        let own = Buffer::new(self.device, if is_kept { 0 } else { maxima_bytes })?;
         if reduction.is_some() {
-            outputs.lend_token_scores(start + places.token_scores, shape.lens_bytes()[2]);
+            let at = if is_kept { start + places.token_scores } else { own.address() };
+            outputs.lend_token_scores(at, maxima_bytes);
         }
         drop(entered);
         work.enqueue(stream, tokens[0], tokens[1], &outputs)?;
@@ -161,6 +169,7 @@ impl Run<'_> {
         if reduction.is_some() {
             outputs.return_token_scores();
         }
+        drop(own);
         Ok(XtrFound { outputs, values, divisors, thresholds })
     }
 
@@ -196,7 +205,8 @@ impl Run<'_> {
             end = start + len_bytes;
             start
         };
-        let token_scores_bytes = reduction.map_or(0, |_| shape.lens_bytes()[2]);
+        let maxima_bytes = reduction.map_or(0, |_| shape.lens_bytes()[2]);
+        let token_scores_bytes = if maxima_bytes <= MAXIMA_KEPT_BYTES { maxima_bytes } else { 0 };
         let [token_scores, lists, divisors] = [
             place(token_scores_bytes),
             place(problem.queries().total_len() * capacity * 4),

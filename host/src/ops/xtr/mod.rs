@@ -124,7 +124,9 @@ impl Device {
     /// thread; scores have the same bits for every number of threads. On a CUDA device winners and
     /// maxima take 6 bytes an entry (8 where a document has 65 535 tokens), and what is above a
     /// first bound 12 MB, or 8 · `k` bytes for each query token; in calls whose pairs are not all,
-    /// or that others than those are retrieved from, what does not fit there costs further passes.
+    /// or that others than those are retrieved from, or of fewer than `k` documents, what does not
+    /// fit there costs further passes. A device keeps up to 64 MB of maxima, and the rest of this
+    /// memory, for its next call.
     /// It runs on a kernel for compute capability 8.0 on every device.
     ///
     /// ```

@@ -7,9 +7,7 @@ use crate::cpu;
 use crate::cuda::{CudaDevice, Reduction};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::score::check_normalize;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
@@ -126,6 +124,13 @@ impl Device {
         let queries = queries.sent_to(self, &mut own_queries)?;
         let documents = documents.sent_to(self, &mut own_documents)?;
         queries.layout().check_read("queries")?;
+        if !documents.layout().knows_empty_items() {
+            return Err(Error::Shape {
+                argument: "documents",
+                expected: "a layout that says which documents have a token".into(),
+                found: "lengths or a mask that the device alone knows; read them first".into(),
+            });
+        }
         let (cross, corpus) = (Pairing::cross(), documents.layout());
         let n_queries = queries.layout().n_items();
         let mut rankings = Vec::new();
@@ -190,7 +195,8 @@ fn part_of(queries: &TokenLayout, first: usize, n_documents: usize) -> Result<To
     let mut n_maxima = 0;
     for query in first..queries.n_items() {
         let rows = queries.item_rows(query);
-        n_maxima += rows.len() as u64 * n_documents as u64;
+        // And a score and a divisor of each pair.
+        n_maxima += (rows.len() as u64 + 1) * n_documents as u64;
         if n_maxima > MAXIMA && query > first {
             break;
         }

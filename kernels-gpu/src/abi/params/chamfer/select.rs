@@ -164,7 +164,11 @@ impl SelectedPoint {
         // Tensor cores take elements below 2⁻¹⁴ for as large as that.
         let small = root(dims) * (1.0 / 16384.0);
         let (own, other) = (root(norm) + small, root(other_norm) + small);
-        let rounded = (dims + 64.0) * ULP * (own * other + 0.5 * (own * own + other * other));
+        // The terms of ‖q̂‖²/2 meet an element that is 1: below 2⁻¹⁴ they count for that, and what
+        // is added with them is cut off behind 23 bits of it, two steps of at most 17 addends.
+        let terms = ULP / 512.0;
+        let rounded =
+            (dims + 64.0) * ULP * (own * other + 0.5 * (own * own + other * other)) + terms;
         let bound = 0.5 * (norm - far * far) - rounded - 8.0 * ULP * far * far;
         if bound.is_nan() { f32::NEG_INFINITY } else { bound }
     }
