@@ -197,7 +197,9 @@ def slowest(w, bench, n, dim, dtype=torch.float32, scenes=tuple(SCENES), peer=Tr
         if w.on_gpu:
             torch.cuda.empty_cache()
     ms = max(about["ms"]["maxsim"] for about in found.values())
-    return ms, min((about["x"] for about in found.values() if "x" in about), default=None), found
+    ratios = [about.get("x") for about in found.values()]
+    # A scene without a peer's time compares nothing.
+    return ms, None if None in ratios else min(ratios), found
 
 
 def chamfer(w):

@@ -54,6 +54,11 @@ impl Access {
         Access { base: 0, pitch_bytes: row_bytes.next_multiple_of(16), n_centroids: 0 }
     }
 
+    /// What plans depend on.
+    pub(crate) fn class(&self) -> (bool, u64, u32) {
+        (self.base.is_multiple_of(16), self.pitch_bytes, self.n_centroids)
+    }
+
     /// Whether rows start on 16-byte boundaries, as `cp.async` and TMA need.
     pub fn is_aligned(&self) -> bool {
         self.base.is_multiple_of(16) && self.pitch_bytes.is_multiple_of(16)

@@ -49,7 +49,7 @@ pub struct ScoreOptions {
     /// for rankings, losses and searches. No term is above 0. It needs
     /// [`normalize`](ScoreOptions::normalize), whose similarities are the cosines: a row of zeros
     /// is 1 away from everything. Token scores are such terms, weights multiply them. A document
-    /// without tokens scores −∞ wherever scores are on the host; on a device it has no score (the
+    /// without tokens scores −∞ wherever scores are on the host; on a GPU it has no score (the
     /// place has a 0), and losses there refuse it.
     ///
     /// Gradients are those of the cosines, where rows of zeros have none. Those of weights are

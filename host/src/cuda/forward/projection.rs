@@ -124,8 +124,11 @@ struct SliceMemory(Option<Buffer>);
 
 impl SliceMemory {
     fn new(device: &Arc<CudaDevice>, len_bytes: u64) -> Result<SliceMemory> {
-        let idle = lock(&device.idle_slice).take();
-        let idle = idle.filter(|idle| idle.len_bytes() >= len_bytes);
+        // Not one that is much longer, which prepared work would have for as long as it lives.
+        let fits = |idle: &mut Buffer| {
+            (len_bytes..=len_bytes.saturating_mul(2)).contains(&idle.len_bytes())
+        };
+        let idle = lock(&device.idle_slice).take_if(fits);
         let buffer = idle.map_or_else(|| Buffer::new(device, len_bytes), Ok)?;
         Ok(SliceMemory(Some(buffer)))
     }

@@ -7,6 +7,7 @@ use crate::cuda::CudaSlices;
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
+use crate::plan::limits::Access;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::Pairing;
@@ -21,6 +22,8 @@ use crate::tokens::layout::TokenLayout;
 pub struct PreparedProjected<'a, T: Element> {
     projector: Projector<'a, T>,
     queries: TokenLayout,
+    /// How the queries lay.
+    access: Access,
     documents: TokenLayout,
     pairing: Pairing,
     options: ScoreOptions,
@@ -59,13 +62,30 @@ impl Device {
     /// # Ok::<(), maxsim::Error>(())
     /// ```
     ///
+    /// The weight stays for as long as what was prepared with it:
+    ///
+    /// ```compile_fail,E0505
+    /// # use maxsim::projection::Projection;
+    /// # use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+    /// # let (device, numbers) = (Device::best(), [1.0f32, 2.0]);
+    /// # let rows = device.upload(&Tokens::padded(&numbers, 1, 1, 2)?)?;
+    /// # let query = device.upload(&Tokens::padded(&numbers[..1], 1, 1, 1)?)?;
+    /// # let (cross, options) = (Pairing::cross(), ScoreOptions::default());
+    /// let weight = device.upload(&Tokens::padded(&numbers, 1, 1, 2)?)?;
+    /// let head = Projection::new(&weight)?;
+    /// let mut work = device.prepare_projected(&query, &rows, &head, &cross, &options)?;
+    /// drop(weight);
+    /// let _ = work.score(&query)?;
+    /// # Ok::<(), maxsim::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Device::score_projected`].
     pub fn prepare_projected<'a, 'q, T: Element>(
         &self,
         queries: impl Into<TokensRef<'q, T>>,
         hidden: impl Into<TokensRef<'a, T>>,
-        projection: &Projection<'_, T>,
+        projection: &Projection<'a, T>,
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<PreparedProjected<'a, T>> {
@@ -75,11 +95,16 @@ impl Device {
         let projector = Projector::new(self, projection, hidden)?;
         let documents = hidden.layout().projected(projection.dim());
         let problem = Problem::new(queries.layout(), &documents, pairing)?;
-        let slices = Slice::all(&problem, projection.dim() * size_of::<T>())?;
+        let token_bytes = match self.ordinal() {
+            None => projection.dim() * size_of::<T>(),
+            Some(_) => Access::uploaded(projection.dim(), T::FORMAT).pitch_bytes as usize,
+        };
+        let slices = Slice::all(&problem, token_bytes)?;
         let on_cuda = projector.prepare(queries.access(), &problem, &slices, options)?;
         Ok(PreparedProjected {
             projector,
             queries: queries.layout().clone(),
+            access: queries.access(),
             documents,
             pairing: pairing.clone(),
             options: options.clone(),
@@ -98,10 +123,11 @@ impl<T: Element> PreparedProjected<'_, T> {
     pub fn score<'q>(&mut self, queries: impl Into<TokensRef<'q, T>>) -> Result<Scores> {
         let (queries, device) = (queries.into(), self.projector.device());
         queries.check_device("queries", device)?;
-        if !queries.layout().same_tokens(&self.queries) {
+        let lie_alike = queries.access().class() == self.access.class();
+        if !lie_alike || !queries.layout().same_tokens(&self.queries) {
             return Err(Error::Shape {
                 argument: "queries",
-                expected: "the items that the work was prepared with".into(),
+                expected: "the items that the work was prepared with, on such boundaries".into(),
                 found: "others; prepare the work with these".into(),
             });
         }

@@ -57,7 +57,8 @@ impl Device {
         pairing: &Pairing,
         options: &ScoreOptions,
     ) -> Result<Scores> {
-        let queries = queries.into();
+        let (queries, hidden): (TokensRef<'_, T>, TokensRef<'_, T>) =
+            (queries.into(), hidden.into());
         self.prepare_projected(queries, hidden, projection, pairing, options)?.score(queries)
     }
 

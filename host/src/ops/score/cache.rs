@@ -99,11 +99,6 @@ struct Call<'a> {
     options: &'a ScoreOptions,
 }
 
-/// What of an access plans depend on.
-fn class(access: &Access) -> (bool, u64, u32) {
-    (access.base.is_multiple_of(16), access.pitch_bytes, access.n_centroids)
-}
-
 impl Call<'_> {
     fn is_regular(&self) -> bool {
         let are_listed = matches!(self.pairing.0, Kind::Candidates { .. } | Kind::Pairs { .. });
@@ -136,7 +131,7 @@ impl Call<'_> {
         words[..4].copy_from_slice(&[pairing[0], pairing[1], flags, ordinal]);
         for (side, words) in words[4..].chunks_exact_mut(6).enumerate() {
             let layout = self.layouts[side];
-            let (is_aligned, pitch_bytes, n_centroids) = class(&self.access[side]);
+            let (is_aligned, pitch_bytes, n_centroids) = self.access[side].class();
             let name = self.formats[side].name().bytes();
             let format =
                 name.fold(0u64, |all, byte| all.wrapping_mul(31).wrapping_add(u64::from(byte)));
@@ -160,7 +155,7 @@ impl Call<'_> {
             let layout = self.layouts[side];
             let is_same = Arc::ptr_eq(of, layout)
                 || of.is_masked() == layout.is_masked() && of.same_items(layout);
-            is_same && class(&work.access[side]) == class(&self.access[side])
+            is_same && work.access[side].class() == self.access[side].class()
         };
         self.device.check_same("work", &work.device).is_ok()
             && self.formats == work.formats

@@ -157,9 +157,15 @@ impl<'a, T: Element, F: Format> SearchTokens<'a, T, F> {
     pub(crate) fn terms(&self) -> &ErrorTerms {
         match &self.terms {
             Measured::Given(terms) => terms,
-            Measured::Later { terms, codes, tokens, measure } => {
-                terms.get_or_init(|| measure(codes, tokens))
-            }
+            // Measured outside the lock: a thread of a pool that waits for the others meanwhile may
+            // begin a search with the same tokens. Two threads that measure find the same.
+            Measured::Later { terms, codes, tokens, measure } => match terms.get() {
+                Some(terms) => terms,
+                None => {
+                    let measured = measure(codes, tokens);
+                    terms.get_or_init(|| measured)
+                }
+            },
         }
     }
 }
@@ -245,5 +251,36 @@ pub(crate) fn check_same_rows<T: Format, F: Format>(
             expected: format!("the rows and the mask of the tokens in item {}", first + i),
             found: "other rows, or another mask: compress these tokens".into(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rayon::prelude::*;
+
+    use super::*;
+    use crate::device::Device;
+    use crate::ops::search::SearchOptions;
+    use crate::tokens::format::Int8;
+    use crate::tokens::scales::ScaleType;
+
+    /// A thread that measures waits for others of its pool, and may begin another search meanwhile:
+    /// none waits for the other.
+    #[test]
+    fn searches_of_a_pool_share_tokens() {
+        let numbers: Vec<f32> =
+            (0..64 * 8 * 16).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
+        let tokens = Tokens::padded(&numbers, 64, 8, 16).unwrap();
+        let codes = tokens.quantize::<Int8>(ScaleType::F32).unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        for _ in 0..20 {
+            let sides = SearchTokens::measured(&tokens, &codes).unwrap();
+            let search = |k: usize| {
+                let options = SearchOptions::default().n_candidates(4);
+                Device::cpu().search(&sides, &sides, k, &options).unwrap().len()
+            };
+            let found: Vec<usize> = pool.install(|| (1..9).into_par_iter().map(search).collect());
+            assert_eq!(found, [64; 8]);
+        }
     }
 }

@@ -131,8 +131,9 @@ impl Device {
 }
 
 impl Devices {
-    /// As [`Device::score_candidates`], with the same scores: each device reads and scores some of
-    /// its consecutive buffers of candidates; where these are fewer than devices, some are idle.
+    /// As [`Device::score_candidates`], on GPUs of one kind with the same scores: each device reads
+    /// and scores some of its consecutive buffers of candidates; where these are fewer than
+    /// devices, some are idle.
     /// `take` is called by one of them at a time, in no order. Queries are in host memory.
     ///
     /// ```
@@ -271,7 +272,12 @@ impl Lists<'_> {
         let call = PairCall { passage: &passage, queries, documents, options };
         let done = passage.on_each(&shares, |device, share: Range<usize>| {
             let mut take = |found: ScoredPairs<'_>| {
+                let is_poisoned = taking.is_poisoned();
                 let (take, failed) = &mut *lock(&taking);
+                // Once it has failed, or panicked, it is not called again.
+                if failed.is_some() || is_poisoned {
+                    return Err(Error::Interrupted);
+                }
                 take(found).map_err(|error| {
                     failed.get_or_insert(error);
                     Error::Interrupted

@@ -305,6 +305,9 @@ impl CudaDevice {
     /// Waits for the device, unless a capture forbids it, and frees all memory without an owner
     /// and all idle blocks.
     fn reclaim_all(&self, entered: &Entered<'_>) -> Result<()> {
+        // It becomes memory without an owner, before the state is locked.
+        let idle = lock(&self.idle_slice).take();
+        drop(idle);
         let mut state = lock(&self.retired.state);
         if !state.timeline.is_empty() {
             state = self.reclaim_waiting(entered, state)?;
