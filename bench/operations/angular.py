@@ -60,28 +60,7 @@ def gradients(w, bench, shape):
 
 
 def angular(w):
-    """The row of angular scores: the largest ratios of all shapes to calls that normalise."""
-    goal = goals.GOALS[goals.ANGULAR](w.card)
-    with world.reported(goals.ANGULAR, goal) as found:
-        bench = weights.bench_of(w)
-        ratios, shapes = {"scores": [], "gradients": []}, {}
-        parts = [("scores", scores, weights.SCORED)]
-        # The interface has gradients on a GPU alone.
-        parts += [("gradients", gradients, weights.TRAINED)] if w.on_gpu else []
-        for name, measure, of in parts:
-            for shape in of:
-                times = measure(w, bench, shape)
-                middle = world.figures(times)
-                words = f"{name}, {shape[0]} of {shape[1]} × {shape[2]} of {shape[3]}"
-                shapes[words] = {"ms": middle, "quartiles": world.spreads(times)}
-                ratios[name].append(middle["angular"] / middle["normalized"])
-                if w.on_gpu:
-                    torch.cuda.empty_cache()
-        most = {name: max(values, default=None) for name, values in ratios.items()}
-        found.append(
-            world.rows.row(
-                goals.ANGULAR, goal, most["scores"], "× the call that normalises",
-                x_gradients=most["gradients"], shapes=shapes,
-            )  # fmt: skip
-        )
-    yield found
+    """The row of angular scores, beside calls that normalise."""
+    parts = {"scores": scores, "gradients": gradients}
+    unit, methods = "× the call that normalises", ("angular", "normalized")
+    yield from weights.row_of_shapes(w, goals.ANGULAR, unit, parts, methods)

@@ -152,29 +152,39 @@ def gradients(w, bench, shape):
     return times
 
 
-def weights(w):
-    """The row of weights: the largest ratios of all shapes."""
-    goal = goals.GOALS[goals.WEIGHTS](w.card)
-    with world.reported(goals.WEIGHTS, goal) as found:
+def row_of_shapes(w, case, unit, parts, methods):
+    """The row of a case: the largest ratios of all shapes, of scores and of gradients.
+
+    `parts` has a function that measures for each of the two; `methods` the name of what is
+    compared in its times, and of what it is compared with.
+    """
+    goal = goals.GOALS[case](w.card)
+    with world.reported(case, goal) as found:
         bench = bench_of(w)
         ratios, shapes = {"scores": [], "gradients": []}, {}
-        parts = [("scores", scores, SCORED)]
+        all_shapes = {"scores": SCORED}
         # The interface has gradients on a GPU alone.
-        parts += [("gradients", gradients, TRAINED)] if w.on_gpu else []
-        for name, measure, of in parts:
+        all_shapes |= {"gradients": TRAINED} if w.on_gpu else {}
+        ours, base = methods
+        for name, of in all_shapes.items():
             for shape in of:
-                times = measure(w, bench, shape)
+                times = parts[name](w, bench, shape)
                 middle = world.figures(times)
                 words = f"{name}, {shape[0]} of {shape[1]} × {shape[2]} of {shape[3]}"
                 shapes[words] = {"ms": middle, "quartiles": world.spreads(times)}
-                ratios[name].append(middle["weights"] / middle["plain"])
+                ratios[name].append(middle[ours] / middle[base])
                 if w.on_gpu:
                     torch.cuda.empty_cache()
         most = {name: max(values, default=None) for name, values in ratios.items()}
         found.append(
             world.rows.row(
-                goals.WEIGHTS, goal, most["scores"], "× the plain call",
-                x_gradients=most["gradients"], shapes=shapes,
-            )  # fmt: skip
+                case, goal, most["scores"], unit, x_gradients=most["gradients"], shapes=shapes
+            )
         )
     yield found
+
+
+def weights(w):
+    """The row of weights."""
+    parts = {"scores": scores, "gradients": gradients}
+    yield from row_of_shapes(w, goals.WEIGHTS, "× the plain call", parts, ("weights", "plain"))

@@ -117,8 +117,6 @@ def _check(
         )
     if x.shape[-1] != y.shape[-1]:
         raise ValueError(f"x and y disagree in shape: {tuple(x.shape)}, {tuple(y.shape)}")
-    if x.device != y.device:
-        raise ValueError(f"x is on {x.device}, y on {y.device}")
     if norm not in (1, 2):
         raise ValueError(f"norm must be 1 or 2, got {norm}")
     if how not in _clouds.REDUCTIONS:

@@ -202,7 +202,7 @@ def find(x: Clouds, y: Clouds, norm: int, reduction: Optional[str], single: bool
     """Neighbours of the points of `x` in the cloud of `y` of the same number, and unless
     `single` the reverse, with what the library makes of their distances."""
     if x.points.device != y.points.device:
-        raise ValueError(f"clouds are on {x.points.device} and {y.points.device}")
+        raise ValueError(f"x is on {x.points.device}, y on {y.points.device}")
     asked = (norm == 1, REDUCTIONS[reduction], single)
     if takes(x, y):
         kind = torch.promote_types(x.points.dtype, y.points.dtype)

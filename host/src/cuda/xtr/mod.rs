@@ -106,18 +106,17 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn run(&self, stream: &mut CudaStream, mut outputs: CudaOutputs) -> Result<XtrFound> {
-        let XtrCall { problem, work, shape, tokens, reduction, .. } = *self.call;
+        let XtrCall { problem, work, tokens, reduction, .. } = *self.call;
         let entered = self.device.enter()?;
         let (capacity, interrupt) = (self.capacity(), Interrupt::current());
         let places = self.places(capacity);
         let order = stream.order(&entered)?;
         let start = stream.workspace(&entered, order, places.end)?;
-        let maxima_bytes = reduction.map_or(0, |_| shape.lens_bytes()[2]);
-        let is_kept = maxima_bytes <= MAXIMA_KEPT_BYTES;
-        let own = Buffer::new(self.device, if is_kept { 0 } else { maxima_bytes })?;
+        let [kept_bytes, own_bytes] = self.maxima_bytes();
+        let own = Buffer::new(self.device, own_bytes)?;
         if reduction.is_some() {
-            let at = if is_kept { start + places.token_scores } else { own.address() };
-            outputs.lend_token_scores(at, maxima_bytes);
+            let at = if own_bytes > 0 { own.address() } else { start + places.token_scores };
+            outputs.lend_token_scores(at, kept_bytes + own_bytes);
         }
         drop(entered);
         work.enqueue(stream, tokens[0], tokens[1], &outputs)?;
@@ -196,8 +195,16 @@ impl Run<'_> {
         (LIST_BYTES / 4 / n_tokens).min(CAPACITY).max(2 * k).min(most)
     }
 
+    /// Bytes of maxima in the workspace, and in memory of the call's own: one of them is 0.
+    fn maxima_bytes(&self) -> [u64; 2] {
+        match self.call.reduction.map_or(0, |_| self.call.shape.lens_bytes()[2]) {
+            few if few <= MAXIMA_KEPT_BYTES => [few, 0],
+            many => [0, many],
+        }
+    }
+
     fn places(&self, capacity: u64) -> Places {
-        let XtrCall { problem, work, shape, tokens, reduction, .. } = *self.call;
+        let XtrCall { problem, work, tokens, .. } = *self.call;
         let plans = [work, self.pool].map(|plan| plan.workspace_bytes_of(tokens));
         let mut end = plans.into_iter().fold(RESERVED_BYTES, u64::max);
         let mut place = |len_bytes: u64| {
@@ -205,8 +212,7 @@ impl Run<'_> {
             end = start + len_bytes;
             start
         };
-        let maxima_bytes = reduction.map_or(0, |_| shape.lens_bytes()[2]);
-        let token_scores_bytes = if maxima_bytes <= MAXIMA_KEPT_BYTES { maxima_bytes } else { 0 };
+        let [token_scores_bytes, _] = self.maxima_bytes();
         let [token_scores, lists, divisors] = [
             place(token_scores_bytes),
             place(problem.queries().total_len() * capacity * 4),

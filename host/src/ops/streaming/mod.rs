@@ -8,6 +8,7 @@ pub(crate) mod options;
 pub(crate) mod scored;
 pub(crate) mod scored_pairs;
 pub(crate) mod search_source;
+mod taking;
 
 use std::ops::Range;
 use std::sync::Mutex;

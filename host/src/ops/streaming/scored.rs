@@ -2,18 +2,17 @@
 
 use std::ops::Range;
 use std::result::Result;
-use std::sync::Mutex;
 
 use super::Passage;
 use super::corpus::Corpus;
 use super::options::StreamOptions;
+use super::taking::Taking;
 use crate::cuda::Kept;
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::Error;
 use crate::problem::chunks::Chunk;
 use crate::residual::streamed::{ResidualSource, StreamedResiduals};
-use crate::runtime::swap::{into_inner, lock};
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, ScorableWith};
 use crate::tokens::streamed::{Source, Streamed};
@@ -123,22 +122,23 @@ fn score_chunks<Q: Format, C: Corpus<Q>, E: From<Error> + Send>(
     take: impl FnMut(ScoredDocuments<'_>) -> Result<(), E> + Send,
 ) -> Result<StreamScored, E> {
     let passage = Passage::new(std::slice::from_ref(device), options);
-    let taking = Mutex::new((take, None));
+    let taking = Taking::new(take);
     let take = |chunk: &Chunk, scores: &[f32]| {
-        let (take, failed) = &mut *lock(&taking);
-        take(ScoredDocuments { documents: chunk.items.clone(), scores }).map_err(|error| {
-            *failed = Some(error);
-            Error::Interrupted
-        })
+        let documents = chunk.items.clone();
+        taking.give(|take| take(ScoredDocuments { documents, scores }))
     };
     let scanned = passage.scan::<Q, C>(queries.layout(), documents, |device, chunks, passed| {
         let kept = Kept::Scores(&take);
         device.search_chunks(queries, documents, chunks, kept, options, passed)
     });
-    if let Some(error) = into_inner(taking).1 {
-        return Err(error);
+    let _ = taking.end(scanned)?;
+    Ok(StreamScored::of(passage))
+}
+
+impl StreamScored {
+    /// What a call has done.
+    pub(super) fn of(passage: Passage<'_>) -> StreamScored {
+        let (kernels, n_chunks, bytes) = passage.into_parts();
+        StreamScored { kernels, n_chunks, bytes }
     }
-    let _ = scanned?;
-    let (kernels, n_chunks, bytes) = passage.into_parts();
-    Ok(StreamScored { kernels, n_chunks, bytes })
 }

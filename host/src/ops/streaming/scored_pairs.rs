@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 use std::result::Result;
-use std::sync::Mutex;
 
 use super::Passage;
 use super::candidates::wanted;
 use super::corpus::Corpus;
 use super::options::{StreamOptions, StreamStage};
 use super::scored::StreamScored;
+use super::taking::Taking;
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::Error;
@@ -18,7 +18,6 @@ use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::residual::streamed::{ResidualSource, StreamedResiduals};
 use crate::runtime::alloc::reserve;
-use crate::runtime::swap::{into_inner, lock};
 use crate::tokens::Tokens;
 use crate::tokens::element::Element;
 use crate::tokens::format::{Format, ScorableWith};
@@ -247,7 +246,7 @@ impl Lists<'_> {
         let chunks = device.chunks_of(queries.layout(), documents, options);
         let call = PairCall { passage: &passage, queries, documents, options };
         call.score(device, &chunks, self, &self.pairs()?, &mut take)?;
-        Ok(scored(passage))
+        Ok(StreamScored::of(passage))
     }
 
     /// Scores the pairs on several devices of one kind, each of which takes some consecutive
@@ -268,28 +267,14 @@ impl Lists<'_> {
         passage.begin(StreamStage::Scan, self.ids.len() as u64);
         let chunks = devices[0].chunks_of(queries.layout(), documents, options);
         let shares = shares(chunks.iter().map(|chunk| chunk.rows.len()), devices.len());
-        let (pairs, taking) = (self.pairs()?, Mutex::new((take, None)));
+        let (pairs, taking) = (self.pairs()?, Taking::new(take));
         let call = PairCall { passage: &passage, queries, documents, options };
         let done = passage.on_each(&shares, |device, share: Range<usize>| {
-            let mut take = |found: ScoredPairs<'_>| {
-                let is_poisoned = taking.is_poisoned();
-                let (take, failed) = &mut *lock(&taking);
-                // Once it has failed, or panicked, it is not called again.
-                if failed.is_some() || is_poisoned {
-                    return Err(Error::Interrupted);
-                }
-                take(found).map_err(|error| {
-                    failed.get_or_insert(error);
-                    Error::Interrupted
-                })
-            };
+            let mut take = |found: ScoredPairs<'_>| taking.give(|take| take(found));
             call.score(device, &chunks[share], self, &pairs, &mut take)
         });
-        if let Some(error) = into_inner(taking).1 {
-            return Err(error);
-        }
-        let _ = done?;
-        Ok(scored(passage))
+        let _ = taking.end(done)?;
+        Ok(StreamScored::of(passage))
     }
 
     /// `[document, query]` of all pairs, rising.
@@ -364,10 +349,4 @@ impl<Q: Format, C: Corpus<Q>> PairCall<'_, Q, C> {
         }
         Ok(())
     }
-}
-
-/// What a call has done.
-fn scored(passage: Passage<'_>) -> StreamScored {
-    let (kernels, n_chunks, bytes) = passage.into_parts();
-    StreamScored { kernels, n_chunks, bytes }
 }

@@ -12,6 +12,8 @@ use maxsim_tests::case::Case;
 use maxsim_tests::engines::{check_case, cuda_devices};
 use maxsim_tests::suite::Suite;
 
+use super::check_stream_and_graph;
+
 fn angular() -> ScoreOptions {
     ScoreOptions::default().angular(true)
 }
@@ -159,17 +161,8 @@ fn of_every_way_to_call() {
         assert_eq!(chunks.concat()[1], f32::NEG_INFINITY, "{device}");
 
         let [queries, documents] = [&queries, &documents].map(|x| device.upload(x).expect("one"));
-        let work = device.prepare(&queries, &documents, &cross, &options).expect("work");
-        let mut scores = work.new_scores().expect("scores");
-        let mut stream = device.stream().expect("a stream");
-        stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
-        assert_eq!(scores.read().expect("scores"), expected, "{device}");
-        let mut scores = work.new_scores().expect("scores");
-        let mut graph = device
-            .capture(|capture| capture.score_into(&queries, &documents, &work, &mut scores))
-            .expect("a graph");
-        graph.launch(&mut stream).expect("a launch");
-        assert_eq!(scores.read().expect("scores"), expected, "{device}");
+        let (scores, mut stream) =
+            check_stream_and_graph(&device, [&queries, &documents], &options, &expected);
         // A loss would take a document without tokens as the best, or as none.
         let targets = device.prepare_contrastive(7, &[0, 2, 3], 1.0).expect("a loss");
         let mut loss = targets.new_loss().expect("a loss");

@@ -4,9 +4,9 @@ mod angular;
 
 use half::bf16;
 use maxsim::format::{Element, RawRows};
-use maxsim::stream::Queue;
+use maxsim::stream::{DeviceScores, Queue, Stream};
 use maxsim::training::{BackwardOptions, TrainingScores};
-use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, TokenLayout, Tokens};
+use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, Scores, TokenLayout, Tokens};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gradients::all_devices;
 
@@ -78,6 +78,28 @@ fn winners_are_those_of_directions() {
     }
 }
 
+/// Checks that a stream and a graph give the scores of a cross product. Gives those of the graph,
+/// and the stream.
+fn check_stream_and_graph<T: Element>(
+    device: &Device,
+    [queries, documents]: [&DeviceTokens<T>; 2],
+    options: &ScoreOptions,
+    expected: &Scores,
+) -> (DeviceScores, Stream) {
+    let work = device.prepare(queries, documents, &Pairing::cross(), options).expect("work");
+    let mut scores = work.new_scores().expect("scores");
+    let mut stream = device.stream().expect("a stream");
+    stream.score_into(queries, documents, &work, &mut scores).expect("a call");
+    assert_eq!(&scores.read().expect("scores"), expected, "{device}");
+    let mut scores = work.new_scores().expect("scores");
+    let mut graph = device
+        .capture(|capture| capture.score_into(queries, documents, &work, &mut scores))
+        .expect("a graph");
+    graph.launch(&mut stream).expect("a launch");
+    assert_eq!(&scores.read().expect("scores"), expected, "{device}");
+    (scores, stream)
+}
+
 /// A handle serves calls of both kinds, by streams and graphs too.
 #[test]
 fn streams_and_graphs_give_what_a_synchronous_call_gives() {
@@ -94,18 +116,7 @@ fn streams_and_graphs_give_what_a_synchronous_call_gives() {
         let documents = device.upload(&documents).expect("documents");
         let plain = device.score(&queries, &documents, &cross).expect("scores");
         assert_ne!(plain.values(), expected.values());
-        let work = device.prepare(&queries, &documents, &cross, &normalized()).expect("work");
-        let mut scores = work.new_scores().expect("scores");
-        let mut stream = device.stream().expect("a stream");
-        stream.score_into(&queries, &documents, &work, &mut scores).expect("a call");
-        assert_eq!(scores.read().expect("scores"), expected, "{device}");
-
-        let mut scores = work.new_scores().expect("scores");
-        let mut graph = device
-            .capture(|capture| capture.score_into(&queries, &documents, &work, &mut scores))
-            .expect("a graph");
-        graph.launch(&mut stream).expect("a launch");
-        assert_eq!(scores.read().expect("scores"), expected, "{device}");
+        let _ = check_stream_and_graph(&device, [&queries, &documents], &normalized(), &expected);
         assert_eq!(device.score(&queries, &documents, &cross).expect("scores"), plain);
     }
 }
