@@ -1,10 +1,11 @@
 //! Builds and checks PTX and cubins, gathers bundles, compares evidence, writes the benchmark
-//! report, and checks the floor plan.
+//! report, runs cargo for other targets, and checks the floor plan.
 
 mod archive;
 mod build_ptx;
 mod bundle;
 mod check_ptx;
+mod cross;
 mod cubins;
 mod device_rustc;
 mod entries;
@@ -52,6 +53,9 @@ usage: cargo xtask <command>
                        (target/hub)
     --out DIR          another folder
     --local            wheels for any C library, to be loaded on this machine
+  cross TRIPLE COMMAND ..   run `cargo COMMAND ..` for aarch64-unknown-linux-gnu or
+                       wasm32-unknown-unknown, whose standard library is built from its source
+                       (target/cross)
   tidy                 check layers, sizes of files, functions and lines, and words of comments
   tidy --lower         lower the counts of exceptions to what is there
 
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         ["hub", ref options @ ..] => {
             hub::Asked::parse(&root, options).and_then(|asked| hub::run(&root, &asked))
         }
+        ["cross", ref words @ ..] => cross::run(&root, words),
         ["tidy"] => tidy::check(&root),
         ["tidy", "--lower"] => tidy::lower(&root),
         _ => {
@@ -137,7 +142,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         assert_eq!(wrong_usage(&[]), None);
         let all = "build-ptx, lint-device, check-ptx, bundle, evidence, report, wheels, hub, \
-                   tidy";
+                   cross, tidy";
         let expected = format!("no such command: foo; the commands are {all}");
         assert_eq!(wrong_usage(&["foo", "--check"]), Some(expected));
         let expected = "report does not take --chek".to_string();

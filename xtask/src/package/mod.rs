@@ -19,7 +19,7 @@ fn shown<'a>(path: &'a Path, root: &Path) -> &'a Path {
 }
 
 /// A folder below the checkout's `target`, which `CARGO_TARGET_DIR` may put elsewhere.
-fn below_target(root: &Path, name: &str) -> PathBuf {
+pub fn below_target(root: &Path, name: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     target.map_or_else(|| root.join("target"), |target| root.join(target)).join(name)
 }
