@@ -64,11 +64,6 @@ use tasks::Tasks;
 /// byte that memory is not the limit, little enough for the panels to stay in cache.
 const BLOCK_LEN: usize = 4 * PANEL_LEN;
 
-/// Threads that the engine uses.
-pub(crate) fn n_threads() -> usize {
-    rayon::current_num_threads()
-}
-
 /// Scores a problem.
 pub(crate) fn score<Q: Format, D: Format>(
     problem: &Problem<'_>,
@@ -93,6 +88,10 @@ fn score_tasks<Q: Format, D: Format>(
     parallel: Parallel,
 ) -> Result<()> {
     let interrupt = Interrupt::current();
+    // What fits in one batch is one thread's, and need not be handed to it.
+    let head: Vec<_> = tasks.by_ref().take(2).collect();
+    let parallel = parallel.unless(head.len() < 2);
+    let mut tasks = head.into_iter().chain(tasks);
     // A task owns its part of the outputs, so it does not matter which thread takes it when.
     let run = |scratch: &mut Scratch, batch: Vec<_>| {
         batch.into_iter().try_for_each(|task| {

@@ -1,13 +1,13 @@
 //! Row scales of normalised rows, r = 1 / √max(‖x‖², 10⁻¹²), of whole matrices.
 
-use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::iter::IndexedParallelIterator;
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
 use super::tokens::Matrix;
 use crate::error::Result;
 use crate::linalg::normalize::norm_of;
 use crate::linalg::normalize::square;
-use crate::runtime::alloc::fill;
+use crate::runtime::alloc::zeroed;
 use crate::runtime::pool::Parallel;
 use crate::tokens::format::Format;
 use crate::tokens::format::widen;
@@ -41,8 +41,7 @@ impl Norms {
 
 /// r of every row of a matrix `[rows, dim]`.
 fn of_rows<F: Format>(matrix: &[F::Stored], dim: usize, parallel: Parallel) -> Result<Vec<f32>> {
-    let mut norms = Vec::new();
-    fill(&mut norms, matrix.len() / dim, 0.0)?;
+    let mut norms = zeroed((matrix.len() / dim) as u64)?;
     let chunks = matrix.par_chunks(CHUNK_LEN * dim).zip(norms.par_chunks_mut(CHUNK_LEN));
     let of_chunk = |row: &mut Vec<f32>, (rows, norms): (&[F::Stored], &mut [f32])| {
         for (stored, norm) in rows.chunks_exact(dim).zip(norms) {
@@ -50,7 +49,6 @@ fn of_rows<F: Format>(matrix: &[F::Stored], dim: usize, parallel: Parallel) -> R
             *norm = norm_of(square(row));
         }
     };
-    parallel
-        .share(|min_len| chunks.with_min_len(min_len).for_each_init(|| vec![0.0; dim], of_chunk));
+    parallel.over(matrix.len()).for_each_with(chunks, || vec![0.0; dim], of_chunk);
     Ok(norms)
 }

@@ -4,7 +4,7 @@
 //! A similarity is 16 sums of every 16th product, added as a tree, whatever the pairing; token
 //! scores are added as by the engine that takes full-precision tokens, in f64.
 
-use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
+use rayon::iter::IntoParallelIterator;
 
 use super::score;
 use super::tokens::Matrix;
@@ -57,10 +57,12 @@ pub(crate) fn rescore<T: Element>(
         tasks.push(Task { first, values, token_scores: task });
     }
     let call = Call { problem, tokens, winners: &winners, offsets: &offsets };
-    Parallel::new().share(|min_len| {
-        let tasks = tasks.into_par_iter().with_min_len(min_len);
-        tasks.try_for_each_init(Rows::default, |rows, task| call.run(task, rows))
-    })?;
+    let n_elements = winners.len().saturating_mul(problem.dim());
+    Parallel::new().over(n_elements).try_for_each_with(
+        tasks.into_par_iter(),
+        Rows::default,
+        |rows, task| call.run(task, rows),
+    )?;
     scores.token_scores = token_scores;
     if options.winners {
         scores.winners = Some(winners);

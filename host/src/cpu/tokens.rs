@@ -3,7 +3,7 @@
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::residual::{HostResiduals, ResidualTokens};
-use crate::runtime::alloc::copy_of;
+use crate::runtime::alloc::{copy_of, shared_copy_of};
 use crate::tokens::Tokens;
 use crate::tokens::format::Format;
 use crate::tokens::layout::TokenLayout;
@@ -82,7 +82,7 @@ impl<F: Format> HostTokens<F> {
 impl<F: Format> HostTokens<F> {
     /// A copy of tokens.
     pub(crate) fn copy_of(tokens: &Tokens<'_, F>) -> Result<HostTokens<F>> {
-        let data = copy_of(tokens.data())?;
+        let data = shared_copy_of(tokens.data())?;
         let scales = tokens.scales_of_codes().map(Scales::copied).transpose()?;
         let mask = tokens.mask().map(copy_of).transpose()?;
         let weights = tokens.weights().map(copy_of).transpose()?;

@@ -11,7 +11,7 @@ use crate::cuda::CudaTokens;
 use crate::error::{Error, Result};
 use crate::plan::limits::Access;
 use crate::residual::ResidualTokens;
-use crate::runtime::alloc::copy_of;
+use crate::runtime::alloc::shared_copy_of;
 use crate::runtime::arrival::Arrival;
 use crate::runtime::on::On;
 use crate::tokens::Tokens;
@@ -184,7 +184,7 @@ impl<F: Format> DeviceTokens<F> {
             On::Cpu(tokens) => {
                 let matrix = tokens.matrix();
                 let scales = matrix.scales.map(Scales::copied).transpose()?;
-                let data = copy_of(matrix.data)?.into();
+                let data = shared_copy_of(matrix.data)?.into();
                 let beside = (matrix.mask, matrix.weights);
                 Tokens::assemble(data, scales, self.layout().clone(), beside)
             }

@@ -12,7 +12,7 @@ use crate::problem::outputs::OutputShape;
 use crate::problem::pairing::Pairing;
 use crate::problem::scores::Scores;
 use crate::residual::ResidualGradients;
-use crate::runtime::alloc::filled;
+use crate::runtime::alloc::zeroed;
 use crate::tokens::element::Element;
 use crate::tokens::format::Residual;
 use crate::tokens::layout::check_len;
@@ -170,7 +170,7 @@ impl Device {
 }
 
 fn zeros(rows: usize, dim: usize) -> Result<Vec<f32>> {
-    filled(rows as u64 * dim as u64, 0.0)
+    zeroed(rows as u64 * dim as u64)
 }
 
 /// Winners of the scores, which must be of rows that are not normalised.

@@ -17,6 +17,7 @@ use crate::plan::limits::Access;
 use crate::plan::limits::DeviceLimits;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
+use crate::runtime::pool::n_threads;
 
 /// The kernel that a call runs, and why not the others.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ pub struct Plan {
 
 #[derive(Clone, Debug)]
 enum Choice {
-    Cpu { n_threads: usize },
+    Cpu,
     Kernel { chosen: Chosen, cost: f64, reason: String },
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Chosen {
 
 impl Plan {
     /// The plan of the CPU engine.
-    pub(crate) fn cpu(options: &ScoreOptions, n_threads: usize) -> Result<Plan> {
+    pub(crate) fn cpu(options: &ScoreOptions) -> Result<Plan> {
         if let Some(kernel) = &options.kernel {
             return Err(Error::Unsupported {
                 what: format!("kernel {kernel} on the CPU"),
@@ -52,7 +53,7 @@ impl Plan {
             });
         }
         check_splits(options)?;
-        Ok(Plan { choice: Choice::Cpu { n_threads }, rejected: Vec::new() })
+        Ok(Plan { choice: Choice::Cpu, rejected: Vec::new() })
     }
 
     /// Chooses a kernel of the table: eligibility first, then the least cost, then
@@ -168,7 +169,7 @@ impl Plan {
     /// Kernel and splits that run on a CUDA device; `None` for the CPU engine.
     pub(crate) fn chosen(&self) -> Option<Chosen> {
         match &self.choice {
-            Choice::Cpu { .. } => None,
+            Choice::Cpu => None,
             Choice::Kernel { chosen, .. } => Some(*chosen),
         }
     }
@@ -187,7 +188,7 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.choice {
-            Choice::Cpu { n_threads } => write!(f, "cpu: {n_threads} threads")?,
+            Choice::Cpu => write!(f, "cpu: {} threads", n_threads())?,
             Choice::Kernel { chosen: Chosen { variant: v, splits, .. }, cost, reason } => {
                 write!(
                     f,
@@ -218,7 +219,7 @@ impl serde::Serialize for Plan {
         out.serialize_field(
             "reason",
             &match &self.choice {
-                Choice::Cpu { n_threads } => format!("{n_threads} threads"),
+                Choice::Cpu => format!("{} threads", n_threads()),
                 Choice::Kernel { reason, .. } => reason.clone(),
             },
         )?;

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::{Kind, Pairing};
 use crate::problem::ranking::{Ranked, Ranking, TopK};
-use crate::runtime::alloc::filled;
+use crate::runtime::alloc::{filled, zeroed};
 use crate::tokens::layout::TokenLayout;
 
 /// Scores and, where they were asked for, winners and token scores.
@@ -39,9 +39,9 @@ impl Scores {
         let n_tokens = token_offsets.as_ref().map_or(0, TokenOffsets::total);
         Ok(Scores {
             shape,
-            values: filled(shape.n_scores() as u64, 0.0)?,
+            values: zeroed(shape.n_scores() as u64)?,
             winners: winners.then(|| filled(n_tokens, -1)).transpose()?,
-            token_scores: token_scores.then(|| filled(n_tokens, 0.0)).transpose()?,
+            token_scores: token_scores.then(|| zeroed(n_tokens)).transpose()?,
             token_offsets,
             rescored: false,
         })

@@ -1,7 +1,7 @@
 //! Decodes tokens from codes and buckets.
 
 use maxsim_kernels::abi::residual::{BitOrder, bucket, element, per_byte};
-use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::iter::IndexedParallelIterator;
 use rayon::slice::ParallelSliceMut;
 
 use super::codec::ResidualCodec;
@@ -9,7 +9,7 @@ use super::tokens::ResidualTokens;
 use super::vjp::ResidualGradients;
 use crate::error::Result;
 use crate::linalg::normalize::row_norm;
-use crate::runtime::alloc::filled;
+use crate::runtime::alloc::zeroed;
 use crate::runtime::pool::Parallel;
 use crate::tokens::Tokens;
 use crate::tokens::element::Element;
@@ -35,7 +35,7 @@ impl ResidualTokens<'_> {
     pub fn decode<T: Element>(&self) -> Result<Tokens<'static, T>> {
         let dim = self.codec().dim();
         let n = self.codes().len() as u64 * dim as u64;
-        let mut data = filled(n, T::from_f32(0.0))?;
+        let mut data = zeroed::<T>(n)?;
         let decoder = Decoder::new(self.codec(), self.order());
         let decode = |(chunk, rows): (usize, &mut [T])| {
             let mut x = vec![0.0; dim];
@@ -45,7 +45,7 @@ impl ResidualTokens<'_> {
             }
         };
         let chunks = data.par_chunks_mut(CHUNK_LEN * dim).enumerate();
-        Parallel::new().share(|min_len| chunks.with_min_len(min_len).for_each(decode));
+        Parallel::new().over(n as usize).for_each(chunks, decode);
         let tokens = Tokens::from_layout(data, self.unmasked().clone())?;
         match self.mask() {
             Some(mask) => tokens.with_mask(mask.to_vec()),

@@ -7,7 +7,7 @@ use super::Tokens;
 use super::element::Element;
 use super::format::widen;
 use crate::error::Result;
-use crate::runtime::alloc::filled;
+use crate::runtime::alloc::{filled, zeroed};
 use crate::runtime::pool::Parallel;
 
 /// Rows that a thread takes at once.
@@ -110,7 +110,7 @@ impl<T: Element> Tokens<'_, T> {
         let dim = self.layout().dim();
         let mut is_valid = filled(self.layout().rows() as u64, false)?;
         self.valid_rows()?.into_iter().for_each(|row| is_valid[row as usize] = true);
-        let mut data = filled(self.data().len() as u64, U::from_f32(0.0))?;
+        let mut data = zeroed::<U>(self.data().len() as u64)?;
         let rows = self.data().par_chunks(CHUNK_LEN * dim);
         let chunks = rows.zip(data.par_chunks_mut(CHUNK_LEN * dim)).enumerate();
         let of_chunk = |(chunk, (from, to)): (usize, (&[T], &mut [U]))| {

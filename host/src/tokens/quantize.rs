@@ -5,7 +5,7 @@
 
 use half::f16;
 use maxsim_kernels::abi::quantize;
-use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::iter::IndexedParallelIterator;
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
 use super::Tokens;
@@ -14,7 +14,7 @@ use super::format::widen;
 use super::format::{Format, Fp8, Int8, Int8Affine, Quantized, TokenFormat};
 use super::scales::{ScaleType, Scales};
 use crate::error::{Error, Result};
-use crate::runtime::alloc::filled;
+use crate::runtime::alloc::zeroed;
 use crate::runtime::pool::Parallel;
 
 /// Rows that a thread takes at once.
@@ -73,7 +73,7 @@ impl<F: Quantized> Tokens<'_, F> {
     /// [`Error::HostMemory`].
     pub fn dequantize(&self) -> Result<Tokens<'static, f32>> {
         let dim = self.layout().dim();
-        let mut values = filled(self.data().len() as u64, 0.0)?;
+        let mut values = zeroed(self.data().len() as u64)?;
         let scales = self.scales();
         let chunks = values.par_chunks_mut(CHUNK_LEN * dim).enumerate();
         let widened = |(chunk, values): (usize, &mut [f32])| {
@@ -83,7 +83,7 @@ impl<F: Quantized> Tokens<'_, F> {
                 values.iter_mut().for_each(|x| *x = *x * scale + min);
             }
         };
-        Parallel::new().share(|min_len| chunks.with_min_len(min_len).for_each(widened));
+        Parallel::new().over(self.data().len()).for_each(chunks, widened);
         Tokens::assemble(values.into(), None, self.layout().clone(), self.beside())
     }
 }
@@ -167,22 +167,21 @@ fn of_rows<T: Element, C: bytemuck::Pod + Send, P: bytemuck::Zeroable + Clone + 
     encode: impl Fn(&[f32], &mut [C]) -> P + Sync,
 ) -> Result<(Vec<C>, Vec<P>)> {
     let dim = tokens.layout().dim();
-    let mut codes = filled(tokens.data().len() as u64, C::zeroed())?;
-    let mut params = filled(tokens.layout().rows() as u64, P::zeroed())?;
+    let mut codes = zeroed(tokens.data().len() as u64)?;
+    let mut params = zeroed(tokens.layout().rows() as u64)?;
     let rows = tokens.data().par_chunks(CHUNK_LEN * dim);
     let outputs = codes.par_chunks_mut(CHUNK_LEN * dim).zip(params.par_chunks_mut(CHUNK_LEN));
-    Parallel::new().share(|min_len| {
-        rows.zip(outputs).with_min_len(min_len).for_each_init(
-            || vec![0.0; dim],
-            |row, (elements, (codes, params))| {
-                let codes = codes.chunks_exact_mut(dim).zip(params);
-                for (elements, (codes, params)) in elements.chunks_exact(dim).zip(codes) {
-                    widen::<T>(elements, row);
-                    *params = encode(row, codes);
-                }
-            },
-        );
-    });
+    Parallel::new().over(tokens.data().len()).for_each_with(
+        rows.zip(outputs),
+        || vec![0.0; dim],
+        |row, (elements, (codes, params)): (&[T], (&mut [C], &mut [P]))| {
+            let codes = codes.chunks_exact_mut(dim).zip(params);
+            for (elements, (codes, params)) in elements.chunks_exact(dim).zip(codes) {
+                widen::<T>(elements, row);
+                *params = encode(row, codes);
+            }
+        },
+    );
     Ok((codes, params))
 }
 

@@ -14,8 +14,8 @@ use super::dispatch::with_format;
 use super::element::Element;
 use super::format::{Format, TokenFormat};
 use crate::error::Result;
-use crate::runtime::alloc::copy_of;
 use crate::runtime::alloc::filled;
+use crate::runtime::alloc::shared_copy_of;
 use crate::runtime::pool::Parallel;
 
 /// 2⁵⁰: rows of 4096 elements below this have squared lengths and dot products below 2¹¹².
@@ -44,7 +44,7 @@ pub(crate) fn scaled_rows<F: Format>(
         _ => None,
     });
     let Some(factors) = factors else { return Ok(None) };
-    let mut data = copy_of(data)?;
+    let mut data = shared_copy_of(data)?;
     with_format!(F::FORMAT, {
         element T => scale::<T>(bytemuck::cast_slice_mut(&mut data), dim, &factors),
         _ => {},
@@ -93,8 +93,11 @@ fn any_is_large<T: Element>(elements: &[T]) -> bool {
         let largest = T::largest_magnitude(chunk);
         largest >= LARGEST || largest.is_nan()
     };
-    let chunks = elements.par_chunks(CHUNK_LEN);
-    Parallel::new().share(|min_len| chunks.with_min_len(min_len).any(is_large))
+    let parallel = Parallel::new().over(elements.len());
+    if parallel.is_alone() {
+        return elements.chunks(CHUNK_LEN).any(is_large);
+    }
+    parallel.share(|_| elements.par_chunks(CHUNK_LEN).any(is_large))
 }
 
 /// Factor of a row, by its largest magnitude: which then is 1 or more, and below 2.
@@ -108,9 +111,9 @@ fn factor_of(largest: f32) -> f32 {
 
 /// Multiplies each row by its factor.
 fn scale<T: Element>(elements: &mut [T], dim: usize, factors: &[f32]) {
+    let parallel = Parallel::new().over(elements.len());
     let rows = elements.par_chunks_mut(dim).zip(factors);
-    let scale = |(row, &factor): (&mut [T], &f32)| scale_row(row, factor);
-    Parallel::new().share(|min_len| rows.with_min_len(min_len).for_each(scale));
+    parallel.for_each(rows, |(row, &factor): (&mut [T], &f32)| scale_row(row, factor));
 }
 
 fn scale_row<T: Element>(row: &mut [T], factor: f32) {

@@ -14,7 +14,7 @@ use crate::plan::backward::{BackwardKind, Gathered};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::{GradientMatrix, OutputShape};
-use crate::runtime::alloc::{copy_of, filled};
+use crate::runtime::alloc::{copy_of, zeroed};
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::GradientSource;
 use crate::tokens::layout::{TokenLayout, check_len};
@@ -45,7 +45,7 @@ impl Gradients {
     /// Zeros of so many rows of queries and of documents, and of so many weights.
     pub(in crate::ops) fn of_rows(rows: [usize; 3], dim: usize) -> Result<Gradients> {
         let [queries, documents, weights] = rows;
-        let of = |n: usize| filled(n as u64, 0.0);
+        let of = |n: usize| zeroed(n as u64);
         Ok(Gradients {
             queries: of(queries * dim)?,
             documents: of(documents * dim)?,

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ops::backward::training_scores::TrainingScores;
 use crate::ops::backward::with_grad::WithGrad;
 use crate::problem::Problem;
-use crate::runtime::alloc::{copy_of, fill, filled};
+use crate::runtime::alloc::{copy_of, fill, zeroed};
 use crate::tokens::element::Element;
 use crate::tokens::layout::check_len;
 
@@ -107,10 +107,10 @@ impl Device {
         let (queries, hidden) = (queries.host_matrix()?, hidden.host_matrix()?);
         let n_weights = queries.weights.map_or(0, <[f32]>::len);
         let mut found = ProjectedGradients {
-            queries: filled(queries.data.len() as u64, 0.0)?,
-            query_weights: filled(n_weights as u64, 0.0)?,
+            queries: zeroed(queries.data.len() as u64)?,
+            query_weights: zeroed(n_weights as u64)?,
             documents: ProjectionGradients {
-                hidden: filled(hidden.data.len() as u64, 0.0)?,
+                hidden: zeroed(hidden.data.len() as u64)?,
                 ..ProjectionGradients::default()
             },
         };
@@ -192,7 +192,7 @@ impl Device {
                 of_token.fill(0.0);
             }
         }
-        let mut of_hidden = filled(hidden.data.len() as u64, 0.0)?;
+        let mut of_hidden = zeroed(hidden.data.len() as u64)?;
         sums.add(hidden.data, &mut of_tokens, &mut of_hidden)?;
         let (weight, bias) = sums.into_gradients()?;
         Ok(ProjectionGradients { hidden: of_hidden, weight, bias })

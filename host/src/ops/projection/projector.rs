@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::plan::limits::Access;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
-use crate::runtime::alloc::{copy_of, filled};
+use crate::runtime::alloc::{copy_of, zeroed};
 use crate::runtime::on::On;
 use crate::tokens::element::Element;
 use crate::tokens::layout::TokenLayout;
@@ -153,7 +153,7 @@ impl<T: Element> OnCpu<'_, T> {
     /// The tokens of some rows, of `dim` elements, and what is beside the rows.
     fn tokens(&self, rows: Range<usize>, dim: usize) -> Result<HostTokens<T>> {
         let n = self.weights.hidden();
-        let mut data = filled((rows.len() * dim) as u64, T::from_f32(0.0))?;
+        let mut data = zeroed::<T>((rows.len() * dim) as u64)?;
         self.weights.project(&self.hidden.data[rows.start * n..rows.end * n], &mut data)?;
         let mask = self.hidden.mask.map(|mask| copy_of(&mask[rows.clone()])).transpose()?;
         let weights = self.hidden.weights.map(|weights| copy_of(&weights[rows])).transpose()?;

@@ -124,7 +124,7 @@ impl Device {
     ) -> Result<Plan> {
         check_angular(options, problem.documents(), self.ordinal().is_some())?;
         match (self.limits(), TokenFormat::operand(queries, documents)) {
-            (None, _) => Plan::cpu(options, cpu::n_threads()),
+            (None, _) => Plan::cpu(options),
             (Some(limits), Some(operand)) => {
                 Plan::choose(problem, operand, limits, access, options)
             }
@@ -222,6 +222,8 @@ pub(crate) fn check_angular(
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    use crate::tokens::{Tokens, format::Int8, scales::ScaleType};
 
     #[test]
     fn documents_that_may_be_empty_unseen_are_at_no_angular_distance() {
@@ -232,5 +234,43 @@ mod tests {
             assert!(check_angular(&options, &documents, false).is_err());
             assert!(check_angular(&ScoreOptions::default(), &documents, true).is_ok());
         }
+    }
+
+    /// In a process of its own, in which nothing else starts threads. (One that is emulated starts
+    /// none.)
+    #[test]
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    fn a_short_call_starts_no_threads() {
+        const NAME: &str = "ops::score::tests::a_short_call_starts_no_threads";
+        const IS_CHILD: &str = "MAXSIM_TEST_IS_CHILD";
+        if std::env::var_os(IS_CHILD).is_none() {
+            let program = std::env::current_exe().unwrap();
+            let mut child = std::process::Command::new(program);
+            // A pool of one thread would not be asked for either.
+            child.args(["--exact", NAME]).env(IS_CHILD, "1").env("RAYON_NUM_THREADS", "3");
+            let output = child.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let n_threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let before = n_threads();
+        let rows = vec![0.5f32; 300 * 8 * 16];
+        let q = Tokens::padded(&rows[..32 * 16], 1, 32, 16).unwrap();
+        let d = Tokens::padded(&rows[..10 * 8 * 16], 10, 8, 16).unwrap();
+        let device = Device::cpu();
+        let cross = Pairing::cross();
+        for options in [ScoreOptions::default(), ScoreOptions::default().normalize(true)] {
+            assert!(device.score_with(&q, &d, &cross, &options).is_ok());
+            let codes = |t: &Tokens<'_, f32>| t.quantize::<Int8>(ScaleType::F32).unwrap();
+            assert!(device.score(&codes(&q), &codes(&d), &cross).is_ok());
+            assert_eq!(n_threads(), before);
+        }
+        // A call of several batches does.
+        let rows = vec![0.5f32; 4 * 1024 * 1024];
+        let q = Tokens::padded(&rows[..32 * 1024], 1, 32, 1024).unwrap();
+        let d = Tokens::padded(&rows, 4, 1024, 1024).unwrap();
+        assert!(device.score(&q, &d, &cross).is_ok());
+        assert_eq!(n_threads(), before + 3);
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Mutex;
 
 use super::on_host::Queries;
 use super::options::StreamOptions;
-use crate::cpu;
 use crate::cuda::{Kept, StreamCall, StreamFound, StreamedRows};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
@@ -204,7 +203,7 @@ impl Device {
         let (cross, (_, none)) = (Pairing::cross(), documents.layout().items(0..0)?);
         let _ = Problem::new(queries.layout(), &none, &cross)?;
         if self.ordinal().is_none() {
-            let _ = Plan::cpu(options, cpu::n_threads())?;
+            let _ = Plan::cpu(options)?;
         }
         Ok(())
     }
