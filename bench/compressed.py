@@ -155,9 +155,11 @@ class Coarse(Quantized):
             device(
                 "screened",
                 device.handle,
+                b"f16",
                 tokens.data_ptr(),
                 self.case.dim,
                 *codes.shape,
+                None,
                 codes.handle,
             )
             for tokens, codes in sides

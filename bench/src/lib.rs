@@ -5,8 +5,8 @@
 
 pub mod cold_start;
 pub mod ffi;
-pub mod serve;
 
 mod codes;
 mod object;
 mod options;
+mod roofs;

@@ -6,7 +6,6 @@ use std::io::Write as _;
 const USAGE: &str = "\
 usage: maxsim-bench <command>
 
-  serve              time calls for a driver that says on standard input what to score
   cold-start DEVICE  the time from the opened device (cpu or cuda:N) to the first score, as JSON";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -14,7 +13,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut out = std::io::stdout().lock();
     match args[..] {
-        ["serve"] => maxsim_bench::serve::run(std::io::stdin().lines(), &mut out),
         ["cold-start", device] => {
             writeln!(out, "{}", maxsim_bench::cold_start::run(device)?)?;
             Ok(())

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 
 use half::f16;
-use maxsim::format::{AnyDeviceTokens, Element, Int8, RawRows, with_element};
+use maxsim::format::{AnyDeviceTokens, Element, ElementType, Int8, RawRows, with_element};
 use maxsim::plan::Plan;
 use maxsim::search::{CoarseCodes, PreparedRescore};
 use maxsim::stream::{DeviceScores, PreparedScore, Queue, Stream};
@@ -132,8 +132,7 @@ impl AnyTokens {
         Ok(tokens.into())
     }
 
-    /// Half precision tokens as [`AnyTokens::at`] has them, and codes of the same tokens, which are
-    /// uploaded.
+    /// Tokens as [`AnyTokens::at`] has them, and codes of the same tokens, which are uploaded.
     ///
     /// # Safety
     /// As [`AnyTokens::at`].
@@ -144,10 +143,8 @@ impl AnyTokens {
     ) -> Result<AnyTokens> {
         // SAFETY: the caller's promise.
         match (unsafe { AnyTokens::at(device, place)? }.tokens, codes.upload(device)?) {
-            (tokens @ AnyDeviceTokens::F16(_), AnyDeviceTokens::Int8(codes)) => {
-                Ok(AnyTokens { tokens, codes: Some(codes) })
-            }
-            _ => Err("expected f16 tokens and int8 codes, which find their winners".to_string()),
+            (tokens, AnyDeviceTokens::Int8(codes)) => Ok(AnyTokens { tokens, codes: Some(codes) }),
+            _ => Err("expected tokens and int8 codes, which find their winners".to_string()),
         }
     }
 
@@ -162,8 +159,11 @@ impl AnyTokens {
             k => Pairing::own_candidates(k),
         };
         let device = self.tokens.device();
-        if let Some((q, d, coarse)) = screened(self, documents) {
-            let work = device.prepare_rescore(q, d, &coarse, &pairing, options);
+        if let Some((element, coarse)) = screened(self, documents) {
+            let work = with_element!(element, T => {
+                let (q, d) = typed_pair::<T>(self, documents)?;
+                device.prepare_rescore(q, d, &coarse, &pairing, options)
+            });
             return Ok(AnyWork::Coarse(work.map_err(text)?.into()));
         }
         check_plain(self, documents)?;
@@ -180,18 +180,27 @@ fn check_plain(queries: &AnyTokens, documents: &AnyTokens) -> Result<()> {
     Ok(())
 }
 
-/// Tokens of both sides and their codes, where both have codes.
+/// The codes of both sides and the element type of their queries, where both have codes.
 fn screened<'a>(
     queries: &'a AnyTokens,
     documents: &'a AnyTokens,
-) -> Option<(&'a DeviceTokens<f16>, &'a DeviceTokens<f16>, CoarseCodes<'a>)> {
-    match (&queries.tokens, &documents.tokens) {
-        (AnyDeviceTokens::F16(q), AnyDeviceTokens::F16(d)) => {
-            let codes = (queries.codes.as_ref()?, documents.codes.as_ref()?);
-            Some((q, d, CoarseCodes::new(codes.0, codes.1).assumed()))
-        }
-        _ => None,
-    }
+) -> Option<(ElementType, CoarseCodes<'a>)> {
+    let codes = (queries.codes.as_ref()?, documents.codes.as_ref()?);
+    let element = queries.tokens.format().element()?;
+    Some((element, CoarseCodes::new(codes.0, codes.1).assumed()))
+}
+
+/// Tokens of both sides, of one element type.
+fn typed_pair<'a, T: Element>(
+    queries: &'a AnyTokens,
+    documents: &'a AnyTokens,
+) -> Result<(&'a DeviceTokens<T>, &'a DeviceTokens<T>)>
+where
+    AnyDeviceTokens: From<DeviceTokens<T>>,
+{
+    let none = || "queries and documents are not of one element type".to_string();
+    let queries = queries.tokens.typed::<T>().ok_or_else(none)?;
+    Ok((queries, documents.tokens.typed::<T>().ok_or_else(none)?))
 }
 
 /// # Safety
@@ -319,9 +328,10 @@ pub(crate) fn enqueue(
             let (queries, documents) = (&queries.tokens, &documents.tokens);
             stream.score_any_into(queries, documents, work, scores).map_err(text)?;
         }
-        (AnyWork::Coarse(work), Some((q, d, coarse))) => {
+        (AnyWork::Coarse(work), Some((element, coarse))) => with_element!(element, T => {
+            let (q, d) = typed_pair::<T>(queries, documents)?;
             stream.rescore_into(q, d, &coarse, work, scores).map_err(text)?;
-        }
+        }),
         _ => return Err("the work is one of tokens with codes that find winners".to_string()),
     }
     outputs.settle()
@@ -338,12 +348,10 @@ pub(crate) fn enqueue_backward(
     gradients: &mut DeviceGradients,
 ) -> Result<()> {
     check_plain(queries, documents)?;
-    let none = || "queries and documents are not of one element type".to_string();
-    let (queries, documents) = (&queries.tokens, &documents.tokens);
-    let element = queries.format().element().ok_or_else(none)?;
+    let element = queries.tokens.format().element();
+    let element = element.ok_or_else(|| "queries are codes".to_string())?;
     with_element!(element, T => {
-        let queries = queries.typed::<T>().ok_or_else(none)?;
-        let documents = documents.typed::<T>().ok_or_else(none)?;
+        let (queries, documents) = typed_pair::<T>(queries, documents)?;
         let scores = outputs.scores.with_grad(grad_scores);
         stream.backward(queries, documents, work, scores, gradients).map_err(text)
     })

@@ -137,8 +137,8 @@ pub unsafe extern "C" fn maxsim_bench_upload(
     })
 }
 
-/// f16 tokens `[n, len, dim]` in foreign memory, as for [`maxsim_bench_tokens`], and INT8 codes of
-/// the same tokens, which are copied to the device. Queries and documents made so are scored coarse
+/// Tokens `[n, len, dim]` in foreign memory, as for [`maxsim_bench_tokens`], and INT8 codes of the
+/// same tokens, which are copied to the device. Queries and documents made so are scored coarse
 /// to fine. Null for an error.
 ///
 /// # Safety
@@ -146,17 +146,19 @@ pub unsafe extern "C" fn maxsim_bench_upload(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn maxsim_bench_screened(
     device: *const Object,
+    element: *const c_char,
     address: u64,
     dim: u64,
     n: u64,
     len: u64,
+    offsets: *const i64,
     codes: *const Object,
 ) -> *mut Object {
     // SAFETY: the caller's promises, each used for what it is for.
     made(|| unsafe {
         let Object::Device(device, _) = get(device)? else { return wrong("a device", device) };
-        let layout = layout(dim, n, len, std::ptr::null())?;
-        let place = Place { element: "f16", address, layout, mask: 0, weights: 0 };
+        let layout = layout(dim, n, len, offsets)?;
+        let place = Place { element: string(element)?, address, layout, mask: 0, weights: 0 };
         Ok(Object::Tokens(AnyTokens::screened(device, place, codes_of(codes)?)?))
     })
 }

@@ -287,21 +287,29 @@ fn codes_find_what_full_precision_scores() {
     unsafe {
         let (device, from) = (maxsim_bench_open(-1), address(&documents));
         let (query_codes, document_codes) = (codes_of(&query, 1, 1), codes_of(&documents, 2, 2));
-        let queries = maxsim_bench_screened(device, address(&query), 2, 1, 1, query_codes);
-        let screened = maxsim_bench_screened(device, from, 2, 2, 2, document_codes);
-        assert!(!queries.is_null() && !screened.is_null(), "{}", last_error());
-        let work = maxsim_bench_prepare(queries, screened, 0, none);
+        let screened = |element, from, n, len, codes| {
+            maxsim_bench_screened(device, element, from, 2, n, len, ptr::null(), codes)
+        };
+        let queries = screened(f16, address(&query), 1, 1, query_codes);
+        let documents_of = screened(f16, from, 2, 2, document_codes);
+        assert!(!queries.is_null() && !documents_of.is_null(), "{}", last_error());
+        let work = maxsim_bench_prepare(queries, documents_of, 0, none);
         let plan = CStr::from_ptr(maxsim_bench_text(work)).to_str().unwrap();
         assert!(!plan.is_empty());
         let outputs = maxsim_bench_outputs(work, 0, 0, 0);
         let stream = maxsim_bench_stream(device, 0);
         assert_eq!(maxsim_bench_scores(outputs, to), 0, "{}", last_error());
         assert_eq!(scores, [0.0; 2], "nothing ran yet");
-        let code = maxsim_bench_enqueue(stream, queries, screened, work, outputs);
+        let code = maxsim_bench_enqueue(stream, queries, documents_of, work, outputs);
         assert_eq!(code, 0, "{}", last_error());
         assert_eq!(maxsim_bench_scores(outputs, to), 0, "{}", last_error());
         assert_eq!(scores, [documents[0].to_f32(), 0.75]);
-        assert_eq!(maxsim_bench_call(stream, queries, screened, 0, none, 0), 0, "{}", last_error());
+        assert_eq!(
+            maxsim_bench_call(stream, queries, documents_of, 0, none, 0),
+            0,
+            "{}",
+            last_error()
+        );
 
         // What does not go together.
         assert!(maxsim_bench_outputs(work, to, 0, 0).is_null());
@@ -314,13 +322,13 @@ fn codes_find_what_full_precision_scores() {
         assert_eq!(maxsim_bench_enqueue(stream, queries, plain, work, outputs), -1);
         assert!(last_error().contains("codes that find winners"), "{}", last_error());
         let fp8 = quantized(c"fp8", 0, 2, 2);
-        assert!(maxsim_bench_screened(device, from, 2, 2, 2, fp8).is_null());
+        assert!(screened(f16, from, 2, 2, fp8).is_null());
         assert!(last_error().contains("int8"), "{}", last_error());
         // A query of documents' codes.
-        let confused = maxsim_bench_screened(device, address(&query), 2, 1, 1, document_codes);
-        assert!(maxsim_bench_prepare(confused, screened, 0, none).is_null());
+        let confused = screened(f16, address(&query), 1, 1, document_codes);
+        assert!(maxsim_bench_prepare(confused, documents_of, 0, none).is_null());
         assert!(last_error().contains("codes of queries"), "{}", last_error());
-        let all = [outputs, work, queries, screened, plain, confused, fp8];
+        let all = [outputs, work, queries, documents_of, plain, confused, fp8];
         for object in all.into_iter().chain([query_codes, document_codes, stream, device]) {
             maxsim_bench_free(object);
         }

@@ -33,7 +33,8 @@ const ENQUEUE_GOAL_US: f64 = 8.0;
 pub fn page(gpus: &[Gpu]) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `cargo xtask report` from `docs/measured/*/*.json`, which \
-         `bench/campaign.py`, `bench/training.py` and `bench/search` make; not edited by hand.\n",
+         `bench/campaign.py`, `bench/training.py`, `bench/search` and `bench/cpu` make; not edited \
+         by hand.\n",
     );
     for gpu in gpus {
         for (title, record) in &gpu.records {
@@ -45,9 +46,9 @@ pub fn page(gpus: &[Gpu]) -> String {
                 _ => section(&mut page, &gpu.folder, record),
             }
         }
-        if let Some(record) = &gpu.search {
+        for (title, record) in &gpu.with_goals {
             let name = record.card.as_deref().unwrap_or(&gpu.folder);
-            let _ = write!(page, "\n## Search: {name}\n");
+            let _ = write!(page, "\n## {title}: {name}\n");
             search::section(&mut page, record);
         }
     }

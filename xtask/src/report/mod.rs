@@ -27,6 +27,9 @@ const COMPRESSED: &str = "Compressed documents";
 const RECORDS: [(&str, &str); 3] =
     [("forward", "Forward"), ("training", TRAINING), ("compressed", COMPRESSED)];
 
+/// The records whose rows have goals in words, in the order of their sections.
+const WITH_GOALS: [(&str, &str); 2] = [("search", "Search"), ("cpu", "CPU engine")];
+
 /// Path below the root to content.
 type Files = BTreeMap<PathBuf, String>;
 
@@ -36,8 +39,8 @@ struct Gpu {
     folder: String,
     /// Title and record.
     records: Vec<(&'static str, Record)>,
-    /// The record of search, whose rows have goals in words.
-    search: Option<Search>,
+    /// Title and record, of rows that have goals in words.
+    with_goals: Vec<(&'static str, Search)>,
 }
 
 /// Writes the report.
@@ -93,10 +96,15 @@ fn read(measured: &Path) -> Result<Vec<Gpu>> {
                 records.push((title, record));
             }
         }
-        let search = record_at(&folder.path().join("search.json"))?;
-        if !records.is_empty() || search.is_some() {
+        let mut with_goals = Vec::new();
+        for (name, title) in WITH_GOALS {
+            if let Some(record) = record_at(&folder.path().join(format!("{name}.json")))? {
+                with_goals.push((title, record));
+            }
+        }
+        if !records.is_empty() || !with_goals.is_empty() {
             let folder = folder.file_name().to_string_lossy().into_owned();
-            gpus.push(Gpu { folder, records, search });
+            gpus.push(Gpu { folder, records, with_goals });
         }
     }
     gpus.sort_by(|a, b| a.folder.cmp(&b.folder));

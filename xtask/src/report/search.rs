@@ -1,4 +1,5 @@
-//! The page's section about search: rows with goals of their own, as `bench/search` writes them.
+//! The page's sections about search and the CPU engine: rows with goals of their own, as
+//! `bench/search` and `bench/cpu` write them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use super::markdown::{cell, facts, ratio, whole_cell};
 use super::record::Facts;
 
-/// What a run of `bench.search` measured on one machine.
+/// What a run of `bench.search` or `bench.cpu` measured on one machine.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Search {

@@ -249,9 +249,13 @@ fn search_has_a_section_of_a_folder_of_its_own() {
         "rows": [row("a", Some(2.457), Some(true)), missed, recall],
     });
     fs::write(folder.join("search.json"), record.to_string()).unwrap();
+    let cpu = json!({"card": "Some CPU", "rows": [row("d", Some(1.0), Some(true))]});
+    fs::write(folder.join("cpu.json"), cpu.to_string()).unwrap();
     write(&root).unwrap();
     let page = page(&root);
     let (search, forward) = page.split_once("## Forward: Some GPU").unwrap();
+    let (search, cpu) = search.split_once("## CPU engine: Some CPU").unwrap();
+    assert!(cpu.contains("1 of 1 goals are met.") && cpu.contains("| d | 1.00 ms |"), "{cpu}");
     for part in [
         "## Search: Some card",
         "driver 1.2 · a day · torch 9",
