@@ -40,6 +40,8 @@ class Maxsim:
         to = 0 if self.keeps else self.found.ctypes.data
         self.call = ours.Call(device, *handles, shape.candidates, "", to)
         self.about = {"plan": self.call.plan.splitlines()[0]}
+        # An instruction set that is not there is an error of the first call.
+        self()
 
     def tokens(self, element, form, rows, n, length, offsets):
         elements = bf16_bits(rows) if element == "bf16" else rows.astype(ELEMENTS[element])
