@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .composed import from_hidden as from_hidden
     from .composed import project as project
     from .composed import xtr as xtr
+    from .composed import xtr_search as xtr_search
     from .nn import MaxSimScorer as MaxSimScorer
 
 __version__ = _version()
@@ -60,12 +61,13 @@ __all__ = [
     "set_num_threads",
     "topk",
     "xtr",
+    "xtr_search",
 ]
 
 _module = _submodules(__name__, ("compat", "integrations", "layers", "losses"))
 
-#: Operations that are composed in torch.
-_COMPOSED = ("angular", "chamfer", "from_hidden", "project", "xtr")
+#: Operations on torch tensors alone.
+_COMPOSED = ("angular", "chamfer", "from_hidden", "project", "xtr", "xtr_search")
 
 if "torch" in sys.modules:
     # Compilers find the operators registered, whatever they trace first.

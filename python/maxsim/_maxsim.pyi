@@ -5,6 +5,8 @@ from typing import Any, Callable, final
 _Numbers = tuple[Any, ...]
 #: Address and number of entries.
 _Memory = tuple[int, int]
+#: Threads of the CPU engine, and the number of a CUDA device where a call runs there.
+_Place = tuple[int, int | None]
 #: Queries, documents, and their masks.
 _Given = tuple[Any, Any, Any | None, Any | None]
 
@@ -13,6 +15,7 @@ __all__ = [
     "CudaChamfer",
     "DeviceMemoryError",
     "Plaid",
+    "Projected",
     "Quick",
     "SCALE_PADDING",
     "Screen",
@@ -32,12 +35,17 @@ __all__ = [
     "cuda_set_workspace",
     "cuda_write_segments",
     "dequantize",
+    "project",
+    "project_backward",
     "quantize",
     "rank",
     "run",
     "score",
+    "score_projected",
     "topk",
     "version",
+    "xtr",
+    "xtr_search",
 ]
 
 #: Documents below so many tokens have winners of two bytes on a GPU.
@@ -64,6 +72,16 @@ class CudaChamfer:
     def backward(
         self, call: _Numbers, sides: _Numbers, memory: _Memory, grad: _Memory,
         to: tuple[_Memory, _Memory],
+    ) -> None: ...
+
+@final
+class Projected:
+    def __new__(
+        cls, place: _Place, sides: _Numbers, head: _Numbers, pairs: _Numbers,
+    ) -> Projected: ...
+    def read(self, room: _Numbers) -> None: ...
+    def backward(
+        self, place: _Place, sides: _Numbers, head: _Numbers, grad: _Memory, to: _Numbers,
     ) -> None: ...
 
 @final
@@ -145,6 +163,12 @@ def cuda_write_segments(
     call: _Numbers, items: _Numbers, ids: _Numbers | None, found: _Numbers) -> None: ...
 def cuda_set_workspace(device: int, stream: int, address: int, len_bytes: int) -> None: ...
 def dequantize(n_threads: int, codes: _Numbers, to: _Memory) -> None: ...
+def project(
+    place: _Place, hidden: _Numbers, head: _Numbers, tokens: _Memory,
+) -> None: ...
+def project_backward(
+    place: _Place, hidden: _Numbers, head: _Numbers, grad: _Memory, to: _Numbers,
+) -> None: ...
 def quantize(
     n_threads: int, tokens: _Numbers, format: int, scale_kind: int, room: _Numbers,
 ) -> None: ...
@@ -156,7 +180,17 @@ def run(argv: list[str]) -> int: ...
 def score(
     n_threads: int, sides: _Numbers, pairs: _Numbers, normalize: bool, room: _Numbers,
 ) -> None: ...
+def score_projected(
+    place: _Place, sides: _Numbers, head: _Numbers, pairs: _Numbers, consistent: bool,
+    room: _Numbers,
+) -> None: ...
 def topk(
     n_threads: int, sides: _Numbers, normalize: bool, k: int, room: _Numbers,
 ) -> None: ...
 def version() -> str: ...
+def xtr(
+    place: _Place, sides: _Numbers, pairs: _Numbers, asked: _Numbers, room: _Numbers,
+) -> None: ...
+def xtr_search(
+    place: _Place, sides: _Numbers, asked: _Numbers, room: _Numbers, mask: _Memory | None = None,
+) -> None: ...

@@ -31,6 +31,10 @@ mod _maxsim {
     #[pymodule_export]
     use super::operations::chamfer::{Chamfer, CudaChamfer};
     #[pymodule_export]
+    use super::operations::projection::{Projected, project, project_backward, score_projected};
+    #[pymodule_export]
+    use super::operations::xtr::{xtr, xtr_search};
+    #[pymodule_export]
     use super::plaid::Plaid;
     #[pymodule_export]
     use super::quantize::{dequantize, quantize};

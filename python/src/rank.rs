@@ -1,6 +1,6 @@
 //! Rankings of documents in host memory: of tokens, a chunk at a time, or of scores.
 
-use maxsim::{AnyTokens, Device, Pairing, Ranked, Ranking, Result, ScoreOptions, TopK};
+use maxsim::{AnyTokens, Device, Error, Pairing, Ranked, Ranking, Result, ScoreOptions, TopK};
 use pyo3::prelude::*;
 
 use crate::errors::shape;
@@ -30,6 +30,31 @@ impl RankingRoom {
     /// # Safety
     /// The addresses must be those of as much memory as the numbers say, of this call alone.
     pub unsafe fn write(&self, rankings: impl ExactSizeIterator<Item = Ranking>) -> Result<()> {
+        let k = self.4;
+        let full = rankings.map(|ranking| match ranking.ranked.len() == k {
+            true => Ok(ranking),
+            false => Err(room_for(ranking.ranked.len(), k)),
+        });
+        // SAFETY: the caller's promise.
+        unsafe { self.write_each(full) }
+    }
+
+    /// As [`RankingRoom::write`], of rankings that may be shorter: the places behind them have -1
+    /// and a score of −∞.
+    ///
+    /// # Safety
+    /// As [`RankingRoom::write`].
+    pub unsafe fn write_some(&self, rankings: Vec<Ranking>) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_each(rankings.into_iter().map(Ok)) }
+    }
+
+    /// # Safety
+    /// As [`RankingRoom::write`].
+    unsafe fn write_each(
+        &self,
+        rankings: impl ExactSizeIterator<Item = Result<Ranking>>,
+    ) -> Result<()> {
         let RankingRoom(scores, ids, counts, n, k) = *self;
         if rankings.len() != n {
             return Err(shape("rankings", format!("room for {} queries", rankings.len()), n));
@@ -40,10 +65,12 @@ impl RankingRoom {
             let scores = scores.write::<f32>("scores", len)?;
             (scores, ids.write::<i64>("ids", len)?, counts.write::<i64>("counts", entries(n, 2)?)?)
         };
+        scores.fill(f32::NEG_INFINITY);
+        ids.fill(-1);
         for (query, ranking) in rankings.enumerate() {
-            if ranking.ranked.len() != k {
-                let expected = format!("room for {}", ranking.ranked.len());
-                return Err(shape("rankings", expected, k));
+            let ranking = ranking?;
+            if ranking.ranked.len() > k {
+                return Err(room_for(ranking.ranked.len(), k));
             }
             counts[query * 2] = ranking.n_nan as i64;
             counts[query * 2 + 1] = ranking.n_empty as i64;
@@ -54,6 +81,11 @@ impl RankingRoom {
         }
         Ok(())
     }
+}
+
+/// The error of rankings that have another length than there is room for.
+fn room_for(n_ranked: usize, k: usize) -> Error {
+    shape("rankings", format!("room for {n_ranked}"), k)
 }
 
 /// Ranks documents for every query; holds the scores of some documents at a time.

@@ -12,7 +12,8 @@ from maxsim.compat import flash_maxsim
 from maxsim.compat.late_interaction_kernels import plaid, reference
 from maxsim.composed import _maxima, _order
 from maxsim.composed._chamfer import chamfer, nearest
-from maxsim.composed._projection import from_hidden, project
+from maxsim.composed._hidden import from_hidden
+from maxsim.composed._projection import project
 from maxsim.composed._xtr import xtr
 from places import PLACES, tensors_at
 
@@ -31,7 +32,7 @@ def small_chunks(monkeypatch):
 
 
 def test_names_of_the_package():
-    for name in ("angular", "chamfer", "from_hidden", "project", "xtr"):
+    for name in ("angular", "chamfer", "from_hidden", "project", "xtr", "xtr_search"):
         assert getattr(maxsim, name) is getattr(composed, name) and name in maxsim.__all__
 
 

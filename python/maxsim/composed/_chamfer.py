@@ -88,7 +88,7 @@ def _joined(numbers: list[Tensor], sides: list[Clouds]) -> Tensor:
                                            batch_first=True)
 
 
-def _over_batch(values: Tensor, weights: Optional[Tensor], how: Optional[str]) -> Tensor:
+def over_batch(values: Tensor, weights: Optional[Tensor], how: Optional[str]) -> Tensor:
     """The values of a batch, weighted and reduced."""
     if weights is not None:
         values = values * (weights if values.dim() == 1 else weights.unsqueeze(-1))
@@ -206,7 +206,7 @@ def chamfer(
     batch = "none" if single else batch_reduction
 
     def shown(values: Tensor) -> Tensor:
-        values = _over_batch(values, weights, batch)
+        values = over_batch(values, weights, batch)
         return values[0] if single else values
 
     results: list[Any] = [shown(values)]

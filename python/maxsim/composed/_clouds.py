@@ -13,16 +13,14 @@ import torch
 from torch import Tensor
 
 from .. import _maxsim
-from .._backends.torch import address, describe, indices, is_plain, memory, on
+from .._backends.torch import address, indices, is_plain, memory, on
 from .._sides import Side
 from .._threads import get_num_threads
 from . import _calls, _maxima
+from ._native import DIM_MAX, described
 
 #: Reductions of a cloud's distances, as the compiled half numbers them.
 REDUCTIONS = {"mean": 0, "sum": 1, "max": 2, "none": 3, None: 3}
-
-#: Largest dim of points that the library takes.
-DIM_MAX = 4096
 
 
 class Clouds(NamedTuple):
@@ -117,15 +115,6 @@ def takes(x: Clouds, y: Clouds) -> bool:
     return _calls.is_native(*points) and is_plain(*points)
 
 
-def _described(x: Clouds, y: Clouds) -> Tuple[Any, Any]:
-    """Both sides as numbers, and what must live as long as these are used."""
-    of = describe
-    if x.points.is_cuda:
-        from .._backends.cuda import describe as of
-    numbers = [of(side.side(), dense=True) for side in (x, y)]
-    return tuple(n for n, _ in numbers), [kept for _, kept in numbers]
-
-
 def _call(points: Tensor) -> Any:
     """Where a call on a device runs, as numbers."""
     from .._backends.cuda import call_numbers
@@ -148,7 +137,7 @@ class _Nearest(torch.autograd.Function):
         x, y = x._replace(points=x_points), y._replace(points=y_points)
         n_values = 0 if asked[1] == REDUCTIONS[None] else x.lengths.shape[0]
         n_points = int(x.lengths.sum()) + (0 if asked[2] else int(y.lengths.sum()))
-        sides, kept = _described(x, y)
+        sides, kept = described(x.side(), y.side())
         if x_points.is_cuda:
             found = _enqueued(_maxsim.CudaChamfer, x_points, sides, asked)
             n_bytes, *offsets = found.memory()
@@ -183,7 +172,7 @@ class _Nearest(torch.autograd.Function):
         if grad is None:
             return (None,) * 5
         points = ctx.saved_tensors
-        sides, kept = _described(*(c._replace(points=p) for c, p in zip((x, y), points)))
+        sides, kept = described(*(c._replace(points=p).side() for c, p in zip((x, y), points)))
         grad = grad.float().resolve_neg().contiguous()
         if points[0].is_cuda:
             to = [torch.empty(p.shape, dtype=p.dtype, device=p.device) for p in points]

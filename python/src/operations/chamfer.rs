@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use maxsim::chamfer::{self, ChamferGrad, ChamferOptions, Metric, PointReduction, PreparedChamfer};
-use maxsim::format::{Element, ElementType, TokenFormat, with_element};
+use maxsim::format::{Element, ElementType, with_element};
 use maxsim::stream::Queue;
 use maxsim::training::GradientType;
 use maxsim::{Device, Result};
 use pyo3::prelude::*;
 
+use super::element;
 use crate::cuda::{elements, lists};
 use crate::errors::{raised, shape};
 use crate::pool;
@@ -40,14 +41,6 @@ impl Asked {
         let metric = if is_l1 { Metric::L1 } else { Metric::SquaredL2 };
         let options = ChamferOptions::default().metric(metric).reduction(reduction);
         Ok(options.single_direction(single_direction))
-    }
-}
-
-/// The element type of both sides.
-fn element(sides: &(Side, Side)) -> Result<ElementType> {
-    match (sides.0.format()?, sides.1.format()?) {
-        (TokenFormat::Element(x), TokenFormat::Element(y)) if x == y => Ok(x),
-        (_, other) => Err(shape("element types", "f32, f16 or bf16 on both sides", other)),
     }
 }
 

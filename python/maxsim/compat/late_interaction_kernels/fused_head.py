@@ -6,7 +6,7 @@ from typing import Optional
 
 from torch import Tensor
 
-from ...composed import _projection
+from ...composed import _hidden
 from ._utils import lead
 
 
@@ -37,7 +37,7 @@ def maxsim_from_hidden(
         raise ValueError(f"Q, H_d and W must be on the same device: {Q.device}, {H_d.device}")
     if b is not None and b.shape != (Q.shape[-1],):
         raise ValueError(f"b must be [d_out={Q.shape[-1]}], got {tuple(b.shape)}")
-    scores = _projection.from_hidden(
+    scores: Tensor = _hidden.from_hidden(
         queries, H_d, W, b, normalize=normalize, d_mask=lead(d_mask, 2), consistent=True
     )
     return scores.squeeze(0) if Q.dim() == 2 else scores

@@ -7,7 +7,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ...composed._chamfer import chamfer
+from ...composed._chamfer import chamfer, over_batch
 
 #: A distance, one for each cloud or point, and the same of both directions.
 _Distance = Any
@@ -40,18 +40,6 @@ def _check(batch: Optional[str], of_points: Optional[str], norm: int) -> None:
     _need(batch is None or of_points is not None,
           "batch_reduction must be None where point_reduction is None")
     _need(norm in (1, 2), "norm must be 1 or 2")
-
-
-def _over_batch(values: Tensor, weights: Optional[Tensor], how: Optional[str]) -> Tensor:
-    if how is None:
-        return values
-    if how == "sum":
-        return values.sum()
-    total = values.sum()
-    if weights is None:
-        return total / max(1, values.shape[0])
-    n = weights.sum()
-    return torch.where(n > 0, total / torch.where(n > 0, n, torch.ones_like(n)), total * 0.0)
 
 
 def _turned(options: dict[str, Any]) -> dict[str, Any]:
@@ -93,25 +81,25 @@ def chamfer_distance(
     if point_reduction == "max":
         assert not has_normals, "there are no normals with max"
     options: dict[str, Any] = dict(
-        x_lengths=x_lengths, y_lengths=y_lengths, weights=weights, batch_reduction=None,
+        x_lengths=x_lengths, y_lengths=y_lengths, weights=weights, batch_reduction=batch_reduction,
         point_reduction=point_reduction, norm=norm, abs_cosine=abs_cosine,
     )
     if has_normals:
         options.update(x_normals=x_normals, y_normals=y_normals)
 
-    def of(a: int, single: bool) -> Tuple[Tensor, Optional[Tensor]]:
+    def of(single: bool, turned: bool = False, **more: Any) -> Tuple[Tensor, Optional[Tensor]]:
         """Both directions, or that of one side's points."""
-        more = options if a == 0 else _turned(options)
-        found = chamfer(*((x, y) if a == 0 else (y, x)), single_directional=single, **more)
+        of_sides = _turned(options) if turned else options
+        found = chamfer(*((y, x) if turned else (x, y)), single_directional=single,
+                        **(of_sides | more))
         return found if isinstance(found, tuple) else (found, None)
 
     if single_directional or point_reduction in ("mean", "sum"):
-        distance, of_normals = of(0, single_directional)
-    else:
-        (there, of_there), (back, of_back) = of(0, True), of(1, True)
-        if point_reduction is None:
-            return (there, back), (of_there, of_back) if has_normals else None
-        distance, of_normals = torch.maximum(there, back), None
-    if of_normals is not None:
-        of_normals = _over_batch(of_normals, weights, batch_reduction)
-    return _over_batch(distance, weights, batch_reduction), of_normals
+        return of(single_directional)
+    if point_reduction is None:
+        (there, of_there), (back, of_back) = of(True), of(True, turned=True)
+        return (there, back), (of_there, of_back) if has_normals else None
+    # The larger direction counts before weights do, which are not negative.
+    each: dict[str, Any] = dict(weights=None, batch_reduction=None)
+    larger = torch.maximum(of(True, **each)[0], of(True, turned=True, **each)[0])
+    return over_batch(larger, weights, batch_reduction), None
