@@ -1,7 +1,8 @@
 """Steps of Chamfer distances, forward and backward, beside flash-maxsim's.
 
 Ours are checked before they are timed: each neighbour is as near as the nearest, and the value is
-the mean of what float64 gives for the neighbours. Peers' values are only compared.
+the mean of what float64 gives for the neighbours. Peers are timed with whatever value they give: a
+row names one whose value is wrong as such.
 """
 
 import math
@@ -202,6 +203,23 @@ def slowest(w, bench, n, dim, dtype=torch.float32, scenes=tuple(SCENES), peer=Tr
     return ms, None if None in ratios else min(ratios), found
 
 
+def peer_of(scenes):
+    """The peer that scenes are timed beside, in words that say where its value is wrong; None where
+    there is none."""
+    timed = {name: about for name, about in scenes.items() if "x" in about}
+    wrong = [f"{about['value_of_peer']:.4g} × ours in {name}" for name, about in timed.items()
+             if not abs(about["value_of_peer"] - 1) <= world.TOLERANCE_PEERS]
+    if not timed:
+        return None
+    return f"flash-maxsim, whose value is wrong: {', '.join(wrong)}" if wrong else "flash-maxsim"
+
+
+def with_peer(row, scenes):
+    """A row of scenes of several kinds that says beside what these are timed."""
+    every = {f"{word} {name}": about for word, of in scenes.items() for name, about in of.items()}
+    return row | {"peer": peer_of(every)}
+
+
 def chamfer(w):
     """The rows of Chamfer distances."""
     for rows_of in (of_points, of_batch, of_many_dims):
@@ -219,7 +237,7 @@ def of_points(w):
             scenes[word] = about
         del figures["x_1m"]
         row = rows.row(goals.CHAMFER, goal, figures["ms_1m"], "ms", scenes=scenes, **figures)
-        found.append(row)
+        found.append(with_peer(row, scenes))
     return found
 
 
@@ -262,5 +280,5 @@ def of_many_dims(w):
             figures |= {f"ms_{word}": ms, f"x_{word}": x}
             scenes[word] = about
         row = rows.row(goals.DIM_128, goal, figures["ms_f32"], "ms", scenes=scenes, **figures)
-        found.append(row)
+        found.append(with_peer(row, scenes))
     return found

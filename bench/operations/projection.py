@@ -14,6 +14,8 @@ from .xtr import megabytes
 
 #: Elements of a hidden state and of a token.
 HIDDEN, DIM = 768, 128
+#: Documents with which kernels are loaded.
+FEW = 2
 
 
 class Case:
@@ -55,12 +57,16 @@ class Case:
         if not error <= 4e-3:
             raise ValueError(f"scores are off by {error:.2e} relative")
 
-    def checked(self, with_gradients=False):
-        """Our call, whose scores are right."""
-        call = self.call(with_gradients)
+    def check_call(self, call):
+        """Checks the scores of our call."""
         scores = torch.empty(self.shape)
         call.read(scores.data_ptr())
         self.check(scores)
+
+    def checked(self, with_gradients=False):
+        """Our call, whose scores are right."""
+        call = self.call(with_gradients)
+        self.check_call(call)
         return call
 
     def peers(self, with_gradients=False):
@@ -99,10 +105,14 @@ class Case:
         self.device.free(*self.handles)
 
 
-def measured(w, case, with_gradients=False, peer=True):
-    """Times of a call of ours and of peers, why some have none, and megabytes that ours holds."""
-    case.checked(with_gradients).free()
-    # The second time, when kernels are loaded: what is made ready counts, too.
+def measured(w, case, few, with_gradients=False, peer=True):
+    """Times of a call of ours and of peers, why some have none, and megabytes that ours holds.
+
+    `few`: the same queries with so few documents that what the device keeps of a call of theirs,
+    the tokens of a slice, is little. With them kernels are loaded, which count in no call."""
+    few.checked(with_gradients).free()
+    few.free()
+    # What is made ready counts, and what the device keeps of it for the next call.
     made = []
 
     def first():
@@ -111,6 +121,7 @@ def measured(w, case, with_gradients=False, peer=True):
 
     mb = megabytes(w, first, 1)
     (call,) = made
+    case.check_call(call)
     good, bad = {}, {}
     if peer:
         good, bad = w.working(case.peers(with_gradients), lambda _, scores: case.check(scores))
@@ -130,10 +141,10 @@ def forward(w):
     with world.reported(goals.PROJECTION, goal) as found:
         bench = bench_of(w)
         case = Case(w, bench, 32, 1024, 1024)
-        times, bad, mb = measured(w, case)
+        times, bad, mb = measured(w, case, Case(w, bench, 32, FEW, 1024))
         case.free()
         one = Case(w, bench, 1, 1024, 1024)
-        one_times, _, _ = measured(w, one, peer=False)
+        one_times, _, _ = measured(w, one, Case(w, bench, 1, FEW, 1024), peer=False)
         one.free()
         middle = world.figures(times)
         mine = middle["maxsim"]
@@ -150,8 +161,9 @@ def forward(w):
 def step(w):
     goal = goals.GOALS[goals.PROJECTION_STEP](w.card)
     with world.reported(goals.PROJECTION_STEP, goal) as found:
-        case = Case(w, bench_of(w), 1, 1024, 2048)
-        times, bad, mb = measured(w, case, with_gradients=True)
+        bench = bench_of(w)
+        case, few = Case(w, bench, 1, 1024, 2048), Case(w, bench, 1, FEW, 2048)
+        times, bad, mb = measured(w, case, few, with_gradients=True)
         case.free()
         found.append(world.compared(goals.PROJECTION_STEP, goal, times, "ms", bad, megabytes=mb))
     return found

@@ -57,6 +57,37 @@ class ChamferCheckTest(unittest.TestCase):
 
 
 @unittest.skipIf(torch is None, "no PyTorch")
+class PeerWordsTest(unittest.TestCase):
+    def test_a_row_says_where_the_value_of_its_peer_is_wrong(self):
+        def scene(value):
+            return {"x": 3.0, "value_of_peer": value}
+
+        right = {"10k": {"cube": scene(1.001)}, "1m": {"cube": {}}}
+        self.assertEqual(chamfer.with_peer({"ours": 1}, right), {"ours": 1, "peer": "flash-maxsim"})
+        right["100k"] = {"cube": scene(1.0), "converging": scene(26.54)}
+        right["10k"]["scene"] = scene(float("nan"))
+        words = chamfer.with_peer({}, right)["peer"]
+        self.assertIn("wrong: nan × ours in 10k scene, 26.54 × ours in 100k converging", words)
+        self.assertIsNone(chamfer.with_peer({}, {"1m": {"cube": {}}})["peer"])
+
+
+@unittest.skipIf(torch is None, "no PyTorch")
+class XtrCheckTest(unittest.TestCase):
+    def test_few_scores_of_peers_may_be_retrieved_otherwise(self):
+        wanted = torch.rand(10, 20) + 1
+        found = wanted * 1.001
+        xtr.check(found, wanted)
+        found[3, 4] = 0.0
+        xtr.check(found, wanted, xtr.SHARE_PEERS)
+        found[3, 5:9] = torch.nan
+        for share in (0.0, xtr.SHARE_PEERS):
+            with self.assertRaises(ValueError):
+                xtr.check(found, wanted, share)
+        with self.assertRaises(ValueError):
+            xtr.check(wanted.T, wanted, 1.0)
+
+
+@unittest.skipIf(torch is None, "no PyTorch")
 class XtrReferenceTest(unittest.TestCase):
     def test_of_a_query_by_hand(self):
         queries = torch.eye(2)[None]

@@ -16,6 +16,9 @@ from .weights import Plain, bench_of
 
 #: Similarities of a query token that count as retrieved.
 K = 256
+#: Share of peers' scores that may be off: similarities in half precision are retrieved otherwise
+#: where they are close to the threshold.
+SHARE_PEERS = 0.01
 
 
 def reference(queries, documents, k):
@@ -29,6 +32,21 @@ def reference(queries, documents, k):
         kept = maxima >= bound
         found.append((maxima * kept).sum(0) / kept.sum(0).clamp_min(1))
     return torch.stack(found)
+
+
+def check(scores, wanted, share=0.0):
+    """Compares scores with those of float64: all but a share of them are right."""
+    wanted = wanted.to(scores.device)
+    if scores.shape != wanted.shape:
+        raise ValueError(f"scores are {list(scores.shape)}, not {list(wanted.shape)}")
+    errors = (scores.double() - wanted).abs() / wanted.abs().clamp_min(1e-2)
+    # A similarity at the threshold may be on the other side of it in float64.
+    off = ~(errors <= world.TOLERANCE_PEERS)
+    if float(off.double().mean()) > share:
+        raise ValueError(
+            f"{int(off.sum())} of {off.numel()} scores are off, by up to {float(errors.max()):.2e} "
+            "relative"
+        )
 
 
 def peers(queries, documents):
@@ -94,12 +112,11 @@ def xtr(w):
         handle.read(scores.data_ptr())
         queries = problem.queries.view(case.n_queries, case.query_len, case.dim)
         documents = problem.documents.view(case.n_docs, case.doc_len, case.dim)
-        wanted = reference(queries, documents, K).cpu()
-        error = ((scores - wanted).abs() / wanted.abs().clamp_min(1e-2)).max().item()
-        # A similarity at the threshold may be on the other side of it in float64.
-        if not error <= 2e-2:
-            raise ValueError(f"scores are off by {error:.2e} relative")
-        methods, bad = w.working(peers(queries, documents))
+        wanted = reference(queries, documents, K)
+        check(scores, wanted)
+        methods, bad = w.working(
+            peers(queries, documents), lambda _, found: check(found, wanted, SHARE_PEERS)
+        )
         methods = {"maxsim": handle, "plain": plain.call} | methods
         times = w.whole_ms(methods)
         middle = world.figures(times)
