@@ -1,20 +1,22 @@
 //! Events of the stand-in, which complete with the launches and copies before them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use crate::order::Copies;
 use crate::{CLOCK, LAG, OK, state};
 
 /// The launch that an event was last recorded behind, and the copies.
-pub struct Event(AtomicU64, AtomicU64);
+pub struct Event(AtomicU64, Mutex<Copies>);
 
 impl Event {
     pub fn create() -> *mut Event {
-        Box::into_raw(Box::new(Event(AtomicU64::new(0), AtomicU64::new(0))))
+        Box::into_raw(Box::new(Event(AtomicU64::new(0), Mutex::default())))
     }
 
     /// The copies that it comes behind.
-    pub fn n_copies(&self) -> u64 {
-        self.1.load(Ordering::Relaxed)
+    pub fn copies(&self) -> Copies {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Has it be done.
@@ -35,10 +37,9 @@ pub fn is_done(event: *mut Event) -> bool {
 pub fn record(event: *mut Event, stream: usize) -> u32 {
     let state = state();
     let at = if state.busy.contains(&stream) { CLOCK.load(Ordering::Relaxed) } else { NEVER };
-    let n_copies = state.behind.get(&stream).copied().unwrap_or(0);
     // SAFETY: as above.
     let Event(launch, copies) = unsafe { &*event };
     launch.store(at, Ordering::Relaxed);
-    copies.store(n_copies, Ordering::Relaxed);
+    *copies.lock().unwrap_or_else(PoisonError::into_inner) = state.order.of(stream);
     OK
 }

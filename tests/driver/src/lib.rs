@@ -7,6 +7,7 @@
 
 mod event;
 mod memory;
+mod order;
 
 use std::alloc::{alloc_zeroed, dealloc};
 use std::cell::Cell;
@@ -18,6 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use event::{Event, is_done, record};
 use memory::{fill, free, layout};
+use order::Order;
 
 const OK: u32 = 0;
 const INVALID_VALUE: u32 = 1;
@@ -85,8 +87,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     copied_to: BTreeSet::new(),
     captured: BTreeSet::new(),
     busy: BTreeSet::new(),
-    n_copies: 0,
-    behind: BTreeMap::new(),
+    order: Order::NEW,
     watched: Watched { start: u64::MAX - WATCHED_BYTES, len: 0 },
     handles: 0x5000,
 });
@@ -100,10 +101,8 @@ struct State {
     captured: BTreeSet<usize>,
     /// Streams with kernels. The work of others is done at once.
     busy: BTreeSet<usize>,
-    /// Copies to the device in stream order, ever.
-    n_copies: u64,
-    /// How many of these the work of a stream comes behind.
-    behind: BTreeMap<usize, u64>,
+    /// Copies to the device in stream order, and what comes behind them.
+    order: Order,
     watched: Watched,
     handles: usize,
 }
@@ -273,6 +272,7 @@ driver! {
         if !state().captured.is_empty() {
             return CAPTURE_UNSUPPORTED;
         }
+        state().order.finish_all();
         OK
     }
     fn cuGetErrorName(_code: u32, text: *mut *const c_char) {
@@ -336,9 +336,7 @@ driver! {
         if !state.copied_to.insert(to) {
             count(Count::Repeated);
         }
-        state.n_copies += 1;
-        let n_copies = state.n_copies;
-        state.behind.insert(stream, n_copies);
+        state.order.copy(stream);
         drop(state);
         ptr::copy_nonoverlapping(from, ptr::with_exposed_provenance_mut(to as usize), len);
         OK
@@ -387,15 +385,19 @@ driver! {
         handle(stream)
     }
     fn cuStreamDestroy_v2(_stream: usize) { OK }
-    fn cuStreamSynchronize(_stream: usize) { count(Count::Waits); OK }
+    fn cuStreamSynchronize(stream: usize) {
+        count(Count::Waits);
+        let mut state = state();
+        let copies = state.order.of(stream);
+        state.order.finish(&copies);
+        OK
+    }
     fn cuStreamWaitEvent(stream: usize, event: *mut Event, _flags: c_uint) {
         let mut state = state();
         if state.captured.contains(&stream) {
             count(Count::External);
         }
-        let n_copies = (*event).n_copies();
-        let behind = state.behind.entry(stream).or_default();
-        *behind = n_copies.max(*behind);
+        state.order.wait(stream, &(*event).copies());
         OK
     }
     fn cuStreamGetCaptureInfo(stream: usize, status: *mut c_int, id: *mut u64) {
@@ -431,6 +433,7 @@ driver! {
         count(Count::Waits);
         forbidden_in_capture();
         (*event).complete();
+        state().order.finish(&(*event).copies());
         OK
     }
 
@@ -485,7 +488,7 @@ fn launch(stream: usize) -> u32 {
     count(Count::Launches);
     let mut state = state();
     state.busy.insert(stream);
-    if state.behind.get(&stream).copied().unwrap_or(0) < state.n_copies {
+    if state.order.is_early(stream) {
         count(Count::Early);
     }
     drop(state);

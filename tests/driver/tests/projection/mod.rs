@@ -61,5 +61,10 @@ fn slices_are_two_launches_each_and_nothing_else() {
             assert!(copies <= 2, "{copies} copies");
             assert!(waits <= 3, "{waits} waits");
         }
+        let rows = vec![f16::ONE; 32 * 32 * DIM];
+        let queries = Tokens::padded(&rows, 32, 32, DIM).expect("tokens");
+        driver.check_in_order("projected documents of host queries", || {
+            assert_eq!(work.score(&queries).expect("scores").values().len(), 32 * N_DOCUMENTS);
+        });
     });
 }

@@ -70,6 +70,16 @@ impl StandIn {
         self.function::<extern "C" fn() -> u64>("stand_in_page_locked_bytes")()
     }
 
+    /// Makes a call, and checks that none of its kernels may begin before the rows that are copied
+    /// meanwhile are there.
+    pub fn check_in_order(&self, name: &str, call: impl FnOnce()) {
+        self.clear();
+        call();
+        let (early, launches) = (self.count(EARLY), self.count(LAUNCHES));
+        assert!(launches > 1, "{name}: {launches} kernels");
+        assert_eq!(early, 0, "{name}: of {launches} kernels before their rows were there");
+    }
+
     pub fn watch(&self, start: u64, len: u64) {
         self.function::<extern "C" fn(u64, u64)>("stand_in_watch")(start, len);
     }
@@ -78,6 +88,60 @@ impl StandIn {
         let capture = self.function::<extern "C" fn(usize, bool)>("stand_in_capture");
         capture(stream as usize, is_captured);
     }
+}
+
+/// The start of `CUlaunchConfig`: sizes, and a stream.
+#[repr(C)]
+struct Config([u32; 7], usize);
+
+/// A launch is early where any stream has copied that neither its own comes behind nor the host has
+/// waited for.
+#[test]
+fn launches_wait_for_copies_of_every_stream() {
+    in_stand_in("stand_in::launches_wait_for_copies_of_every_stream", |driver| {
+        type OfEvent = unsafe extern "C" fn(usize, usize) -> u32;
+        let copy: unsafe extern "C" fn(u64, *const u8, usize, usize) -> u32 =
+            driver.function("cuMemcpyHtoDAsync_v2");
+        let launch: unsafe extern "C" fn(&Config, usize, usize, usize) -> u32 =
+            driver.function("cuLaunchKernelEx");
+        let create: unsafe extern "C" fn(&mut usize, u32) -> u32 = driver.function("cuEventCreate");
+        let record: OfEvent = driver.function("cuEventRecord");
+        let wait: unsafe extern "C" fn(usize, usize, u32) -> u32 =
+            driver.function("cuStreamWaitEvent");
+        let synchronize: unsafe extern "C" fn(usize) -> u32 =
+            driver.function("cuStreamSynchronize");
+        let (mut memory, bytes) = ([0u8; 4], [1u8; 4]);
+        let to = memory.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: the memory is there; streams are numbers; events are those that are made.
+        let copy = |stream| unsafe { copy(to, bytes.as_ptr(), 4, stream) };
+        let is_early = |stream| {
+            driver.clear();
+            // SAFETY: as above.
+            unsafe { launch(&Config([1; 7], stream), 0, 0, 0) };
+            driver.count(EARLY) == 1
+        };
+        let follow = |stream, other| {
+            let mut event = 0;
+            // SAFETY: as above.
+            unsafe { (create(&mut event, 0), record(event, other), wait(stream, event, 0)) }
+        };
+        assert!(!is_early(1), "nothing was copied");
+        for stream in [1, 2] {
+            copy(stream);
+        }
+        // Stream 2 has copied last, and knows nothing of stream 1.
+        assert!(is_early(1) && is_early(2) && is_early(3));
+        follow(2, 1);
+        assert!(!is_early(2) && is_early(3));
+        // What stream 2 comes behind, those that wait for it do, too.
+        follow(3, 2);
+        assert!(!is_early(3));
+        copy(1);
+        assert!(is_early(2) && is_early(3));
+        // SAFETY: as above.
+        unsafe { synchronize(1) };
+        assert!(!is_early(2) && !is_early(3), "the host has waited");
+    });
 }
 
 /// Runs a test in a process of its own with the stand-in for its driver.

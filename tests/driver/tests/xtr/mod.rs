@@ -31,6 +31,15 @@ fn scores_wait_once() {
             assert_eq!(driver.count(WAITS), 1, "{pairing:?}");
             assert_eq!(driver.count(LOADS), 0, "{pairing:?}");
         }
+        let rows = vec![f16::ONE; 64 * 32 * 128];
+        let queries = Tokens::padded(&rows, 64, 32, 128).expect("shape");
+        for normalize in [false, true] {
+            let options = XtrOptions::default().normalize(normalize);
+            driver.check_in_order("XTR of host queries", || {
+                let found = device.xtr(&queries, &documents, &Pairing::cross(), &options);
+                assert_eq!(found.expect("scores").thresholds().len(), 64 * 32);
+            });
+        }
         let more_bytes = driver.used_bytes() - used_bytes;
         assert!(more_bytes <= 32 << 20, "{more_bytes} bytes");
     });
