@@ -103,12 +103,16 @@ pub(super) fn tile_rows<'a, F: Format>(
         return Ok(bytemuck::cast_slice(&documents.data[start * dim..end * dim]));
     }
     grow(buffer, n_rows * dim)?;
-    let mut free = buffer.chunks_exact_mut(dim).take(n_rows);
+    let mut free = &mut buffer[..n_rows * dim];
     for span in spans {
-        for (row, values) in span.rows.clone().zip(free.by_ref()) {
-            match documents.residuals {
-                Some(residuals) => residuals.decode(row, values),
-                None => widen::<F>(&documents.data[row * dim..][..dim], values),
+        let (values, rest) = free.split_at_mut(span.rows.len() * dim);
+        free = rest;
+        match documents.residuals {
+            Some(residuals) => residuals.decode(span.rows.start, values),
+            None => {
+                for (row, values) in span.rows.clone().zip(values.chunks_exact_mut(dim)) {
+                    widen::<F>(&documents.data[row * dim..][..dim], values);
+                }
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::runtime::alloc::copy_of;
 use crate::tokens::dispatch::{for_each_element, with_element};
 use crate::tokens::element::{Element, ElementType};
+use crate::tokens::format::widen;
 use crate::tokens::layout::limits::check_dim;
 use crate::tokens::layout::{check_count, check_len};
 use crate::tokens::scaled_rows::LARGEST;
@@ -91,11 +92,11 @@ impl Centroids<'_> {
 
     /// Row `i` as f32.
     pub(crate) fn load(&self, i: usize, row: &mut [f32]) {
-        fn widen<T: Element>(values: &[T], row: &mut [f32]) {
-            row.iter_mut().zip(values).for_each(|(to, from)| *to = from.to_f32());
+        fn load<T: Element>(values: &[T], row: &mut [f32]) {
+            widen::<T>(values, row);
         }
         let range = i * row.len()..(i + 1) * row.len();
-        with_elements!(self, elements => widen(&elements[range], row));
+        with_elements!(self, elements => load(&elements[range], row));
     }
 }
 

@@ -52,6 +52,7 @@ pub(crate) mod codec;
 mod decode;
 mod encode;
 mod kmeans;
+mod lanes;
 mod nearest;
 mod rng;
 pub(crate) mod streamed;
