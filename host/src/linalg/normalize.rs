@@ -24,9 +24,9 @@ fn sum_of_squares(row: &[f32]) -> f64 {
 
 /// The [`square`] of a row whose squares have this sum in some order.
 ///
-/// Squares are exact in f64, and a sum of n of them is off by less than n · 2⁻⁵³ of it in any order.
-/// Where everything within twice that of this sum is rounded to one number, so is the sum in order:
-/// nearly always.
+/// Squares are exact in f64, and a sum of n of them is off by less than n · 2⁻⁵³ of it in any
+/// order. Where everything within twice that of this sum is rounded to one number, so is the sum in
+/// order: nearly always.
 #[inline(always)]
 fn rounded(sum: f64, row: &[f32]) -> f32 {
     // Twice as much again, for the roundings of these operations.
@@ -74,8 +74,8 @@ pub(crate) fn add_projected(row: &[f32], norm: f32, sum: &[f32], gradient: &mut 
     }
 }
 
-/// r = 1 / √max(‖x‖², 10⁻¹²) of a row, of the [`square`] that the library has wherever it normalises
-/// rows on the CPU. A sum that f32 cannot hold is rounded after its root is taken.
+/// r = 1 / √max(‖x‖², 10⁻¹²) of a row, of the [`square`] that the library has wherever it
+/// normalises rows on the CPU. A sum that f32 cannot hold is rounded after its root is taken.
 pub(crate) fn row_norm(row: &[f32]) -> f32 {
     norm_of_row(sum_of_squares(row), row)
 }

@@ -183,8 +183,8 @@ impl<L: Look> Decode<'_, L> {
     }
 }
 
-/// Reads a bit of every cache line of centroids, which lie far apart in a large table: together they
-/// take little longer than one, and one by one while rows are decoded each would be waited for.
+/// Reads a bit of every cache line of centroids, which lie far apart in a large table: together
+/// they take little longer than one, and one by one while rows are decoded each is waited for.
 #[inline(always)]
 fn fetch<T: Element>(centroids: &[T], dim: usize, codes: &[i32]) {
     let mut read = 0;
