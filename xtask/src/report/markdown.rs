@@ -33,8 +33,8 @@ const ENQUEUE_GOAL_US: f64 = 8.0;
 pub fn page(gpus: &[Gpu]) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `cargo xtask report` from `docs/measured/*/*.json`, which \
-         `bench/campaign.py`, `bench/training.py`, `bench/search` and `bench/cpu` make; not edited \
-         by hand.\n",
+         `bench/campaign.py`, `bench/training.py`, `bench/operations`, `bench/search` and \
+         `bench/cpu` make; not edited by hand.\n",
     );
     for gpu in gpus {
         for (title, record) in &gpu.records {

@@ -28,7 +28,11 @@ const RECORDS: [(&str, &str); 3] =
     [("forward", "Forward"), ("training", TRAINING), ("compressed", COMPRESSED)];
 
 /// The records whose rows have goals in words, in the order of their sections.
-const WITH_GOALS: [(&str, &str); 2] = [("search", "Search"), ("cpu", "CPU engine")];
+const WITH_GOALS: [(&str, &str); 3] = [
+    ("operations", "Operations beside the sum of maxima"),
+    ("search", "Search"),
+    ("cpu", "CPU engine"),
+];
 
 /// Path below the root to content.
 type Files = BTreeMap<PathBuf, String>;

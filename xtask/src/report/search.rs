@@ -1,5 +1,5 @@
-//! The page's sections about search and the CPU engine: rows with goals of their own, as
-//! `bench/search` and `bench/cpu` write them.
+//! The page's sections about operations, search and the CPU engine: rows with goals of their own,
+//! as `bench/operations`, `bench/search` and `bench/cpu` write them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

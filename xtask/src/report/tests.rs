@@ -251,8 +251,17 @@ fn search_has_a_section_of_a_folder_of_its_own() {
     fs::write(folder.join("search.json"), record.to_string()).unwrap();
     let cpu = json!({"card": "Some CPU", "rows": [row("d", Some(1.0), Some(true))]});
     fs::write(folder.join("cpu.json"), cpu.to_string()).unwrap();
+    let mut weights = row("weights", Some(1.0123), Some(false));
+    weights["unit"] = json!("× the plain call");
+    let operations = json!({"card": "Some card", "rows": [weights]});
+    fs::write(folder.join("operations.json"), operations.to_string()).unwrap();
     write(&root).unwrap();
     let page = page(&root);
+    for part in
+        ["## Operations beside the sum of maxima: Some card", "| weights | 1.01 × the plain call |"]
+    {
+        assert!(page.contains(part), "{part} is not in\n{page}");
+    }
     let (search, forward) = page.split_once("## Forward: Some GPU").unwrap();
     let (search, cpu) = search.split_once("## CPU engine: Some CPU").unwrap();
     assert!(cpu.contains("1 of 1 goals are met.") && cpu.contains("| d | 1.00 ms |"), "{cpu}");
