@@ -74,7 +74,9 @@ mod x86 {
         let (x, y) = (_mm256_set1_ps(black_box(0.5)), _mm256_set1_ps(black_box(0.25)));
         let mut sums = [y; SUMS];
         for _ in 0..TURNS {
-            sums = sums.map(|sum| _mm256_fmadd_ps(sum, x, y));
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, x, y);
+            }
         }
         black_box(sums);
     }
@@ -84,7 +86,9 @@ mod x86 {
         let (x, y) = (_mm512_set1_ps(black_box(0.5)), _mm512_set1_ps(black_box(0.25)));
         let mut sums = [y; SUMS];
         for _ in 0..TURNS {
-            sums = sums.map(|sum| _mm512_fmadd_ps(sum, x, y));
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, x, y);
+            }
         }
         black_box(sums);
     }
