@@ -67,7 +67,8 @@ def codes(w):
         found.append(
             rows.row(
                 goals.CODES, goal, ours, "ms of CPU", others | bad, **of_f32,
-                of_f32=ratio(ours, old), ms_f32=middle["maxsim f32"], is_exact=int(is_exact), quality=of, not_here=absent(sets),
+                of_f32=ratio(ours, old), ms_f32=middle["maxsim f32"],
+                is_exact=int(is_exact), quality=of, not_here=absent(sets),
                 quartiles=world.spreads(times), n=len(times["maxsim"]),
             )  # fmt: skip
         )
