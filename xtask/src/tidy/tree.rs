@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 /// Written by `build-ptx`, not by hand.
 const GENERATED: &str = "host/ptx/";
 /// Ends of names of source files.
-const ENDINGS: [&str; 5] = [".rs", ".py", ".sh", ".toml", "/run"];
+const ENDINGS: [&str; 8] = [".rs", ".py", ".sh", ".toml", "/run", ".js", ".ts", ".html"];
 
 /// A file of source text.
 #[derive(Clone, Debug)]
@@ -54,4 +54,15 @@ pub fn read_ending(root: &Path, endings: &[&str]) -> Result<Vec<Source>> {
 /// Whether a path is that of a file with such an ending which people write.
 fn is_written(path: &str, endings: &[&str]) -> bool {
     !path.starts_with(GENERATED) && endings.iter().any(|ending| path.ends_with(ending))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_and_pages_are_source_files() {
+        let paths = ["wasm/tests/a.js", "wasm/tests/a.ts", "a.html", ".ci/run", "host/ptx/a.rs"];
+        assert_eq!(paths.map(|path| is_written(path, &ENDINGS)), [true, true, true, true, false]);
+    }
 }
