@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import maxsim
+from maxsim import _maxsim
 from maxsim.composed import _calls, _hidden, _maxima, _projection, _xtr
 from places import PLACES
 
@@ -152,6 +153,25 @@ def test_xtr_search(only_native, place, dtype, normalize):
         if not normalize:
             assert torch.equal(found.ids, wanted.ids)
         assert ((found.ids == -1) == (found.scores == -torch.inf)).all()
+
+
+def test_what_a_device_refuses_is_composed(monkeypatch, place):
+    q, d, w = torch.randn(2, 3, 8), torch.randn(4, 5, 16), torch.randn(8, 16)
+    q, d, w = (x.to(place) for x in (q, d, w))
+
+    def every():
+        tokens = maxsim.project(d, w)
+        ranking = maxsim.xtr_search(q, tokens, 4, k=9)
+        return [maxsim.xtr(q, tokens, k=3), maxsim.from_hidden(q, d, w), ranking.scores]
+
+    def refused(*_):
+        raise NotImplementedError("there is no kernel")
+
+    wanted = every()
+    for name in ("xtr", "xtr_search", "score_projected"):
+        monkeypatch.setattr(_maxsim, name, refused)
+    for found, of in zip(every(), wanted):
+        same(found, of, torch.float32)
 
 
 def test_xtr_search_shows_nan(only_native, place):

@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import _maxsim
 from .._backends.torch import memory, pair_numbers, run_backward, some_memory
 from .._sides import CROSS, OWN, Options, Pairing, Result, Side
-from . import _calls, _projection
+from . import _calls, _native, _projection
 from ._native import described, room, there, waited
 from ._projection import head_of
 
@@ -171,22 +171,23 @@ def from_hidden(
     devices, where the host waits for the scores: documents are projected and scored some at a
     time, and their tokens are never there all at once. Gradients on a CUDA device are of tokens
     that torch makes again, all of them. f64, other devices, several types, rows that do not begin
-    at multiples of 16 bytes on a CUDA device, and what is traced or captured is composed of
-    `project` and `maxsim.maxsim`.
+    at multiples of 16 bytes on a CUDA device, and what is traced, captured or refused by a device
+    is composed of `project` and `maxsim.maxsim`.
 
     Raises ValueError for shapes or devices that disagree, TypeError for other element types.
     """
     _projection.check(hidden, weight, bias)
-    if not takes(queries, hidden, weight, bias):
-        documents = _projection.project(hidden, weight, bias, normalize=normalize,
-                                        dtype=queries.dtype)
-        return _calls.dense(
-            queries, documents, q_mask=q_mask, d_mask=d_mask, q_lengths=q_lengths,
-            d_lengths=d_lengths, winners=winners, consistent=consistent,
-        )
-    # A view in the shape of the tokens.
-    _calls.check_dense(queries, hidden[..., :1].expand(*hidden.shape[:-1], weight.shape[0]))
-    masks = (_calls.valid(q_mask, q_lengths, queries.shape[:-1], "q"),
-             _calls.valid(d_mask, d_lengths, hidden.shape[:-1], "d"))
-    asked = Asked(Pairing(CROSS), normalize, consistent, winners)
-    return _native_scores(queries, hidden, (weight, bias), masks, asked)
+    if takes(queries, hidden, weight, bias):
+        # A view in the shape of the tokens.
+        _calls.check_dense(queries, hidden[..., :1].expand(*hidden.shape[:-1], weight.shape[0]))
+        masks = (_calls.valid(q_mask, q_lengths, queries.shape[:-1], "q"),
+                 _calls.valid(d_mask, d_lengths, hidden.shape[:-1], "d"))
+        asked = Asked(Pairing(CROSS), normalize, consistent, winners)
+        with _native.unless_refused():
+            return _native_scores(queries, hidden, (weight, bias), masks, asked)
+    documents = _projection.project(hidden, weight, bias, normalize=normalize,
+                                    dtype=queries.dtype)
+    return _calls.dense(
+        queries, documents, q_mask=q_mask, d_mask=d_mask, q_lengths=q_lengths,
+        d_lengths=d_lengths, winners=winners, consistent=consistent,
+    )

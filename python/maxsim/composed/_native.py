@@ -1,13 +1,14 @@
 """How operations call the library: what it takes, and calls that wait for their results.
 
 The library takes f16, bf16 and f32 on the CPU and on CUDA devices. What it does not take is
-composed of torch: f64, other devices, sides of several types, and what is traced, intercepted or
-captured into a graph.
+composed of torch: f64, other devices, sides of several types, what is traced, intercepted or
+captured into a graph, and what a device's engine refuses.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence, Tuple
+import contextlib
+from typing import Any, Callable, ContextManager, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -31,6 +32,11 @@ def takes(*tensors: Optional[Tensor]) -> bool:
     if not (_calls.is_native(*given) and is_plain(*given)):
         return False
     return not (first.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def unless_refused() -> ContextManager[None]:
+    """A context of a call that may return; behind it goes on what a device has no kernel for."""
+    return contextlib.suppress(NotImplementedError)
 
 
 def described(*sides: Side) -> Tuple[Tuple[Any, ...], Any]:

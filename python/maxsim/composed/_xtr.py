@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._ranking import Ranking
-from . import _calls, _maxima, _order, _retrieved
+from . import _calls, _maxima, _native, _order, _retrieved
 from ._retrieved import NORMALIZERS, Asked
 
 POOLS = ("paired", "all")
@@ -161,7 +161,7 @@ def xtr(
 
     Nothing of queries × tokens × documents × tokens is held. f16, bf16 and f32 on the CPU and on
     CUDA devices are the library's own; there the host waits for the scores. f64, other devices,
-    sides of two types, and what is traced or captured is composed of torch.
+    sides of two types, and what is traced, captured or refused by a device is composed of torch.
 
     Raises ValueError for a `k` below 1, an unknown normaliser or pool, or shapes that disagree.
     """
@@ -172,7 +172,8 @@ def xtr(
     q_mask, d_mask = _checked(queries, documents, k, (q_mask, d_mask), (q_lengths, d_lengths))
     if _retrieved.takes(queries, documents):
         asked = Asked(k, NORMALIZERS[normalizer], pool == "paired", normalize)
-        return _retrieved.scores(queries, documents, q_mask, d_mask, asked)
+        with _native.unless_refused():
+            return _retrieved.scores(queries, documents, q_mask, d_mask, asked)
     if normalize:
         queries, documents = _maxima.normalized(queries), _maxima.normalized(documents)
     return _composed(queries, documents, q_mask, d_mask, k, normalizer, pool)
@@ -245,7 +246,8 @@ def xtr_search(
     n = min(n, documents.shape[0])
     if _retrieved.takes(queries, documents):
         asked = Asked(k, normalize=normalize)
-        return Ranking(*_retrieved.ranked(queries, documents, q_mask, d_mask, n, asked))
+        with _native.unless_refused():
+            return Ranking(*_retrieved.ranked(queries, documents, q_mask, d_mask, n, asked))
     if normalize:
         queries, documents = _maxima.normalized(queries), _maxima.normalized(documents)
     return _composed_search(queries, documents, q_mask, d_mask, n, k)
