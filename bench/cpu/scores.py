@@ -134,17 +134,17 @@ def of_peak_in_l2(bench):
 
 
 def shapes(w):
-    """Rows of every shape and element, at one thread and at all; and whether one is slower than it
-    was. Codes of one byte are f32 tokens that are compressed before."""
+    """Rows of every shape and element, of f32 and codes at all threads too; and whether one is slower
+    than it was. Codes of one byte are f32 tokens that are compressed before."""
     bench = Bench(w)
-    counts = sorted({1, bench.threads})
+    counts = {element: sorted({1, bench.threads}) for element in ("f32", "INT8")}
     slowest = {}
     for shape in SHAPES:
         shape = bench.small(shape)
         problem = Problem.random(shape)
         with saved(problem) as folder:
             for element in (*ELEMENTS, "INT8"):
-                for threads in counts:
+                for threads in counts.get(element, [1]):
                     case = f"{element} {shape.words}, {said_threads(threads)}"
                     with world.reported(case, None) as found:
                         row = of_shape(bench, problem, folder, case, element, threads)
