@@ -34,6 +34,7 @@ GROUPS = {
     "threads": ("calls", "threads"),
     "shapes": ("scores", "shapes"),
     "cubes": ("scores", "cubes"),
+    "no slower": ("scores", "no_slower"),
 }
 PROTOCOL = (
     "a process for each method, in turns, the first another each round, medians of 9 turns or as "
