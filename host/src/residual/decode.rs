@@ -6,22 +6,20 @@ use rayon::iter::IndexedParallelIterator;
 use rayon::slice::ParallelSliceMut;
 
 use super::codec::ResidualCodec;
-use super::lanes::{ByByte, LANES, Lanes, Look, Tables, widen};
+use super::lanes::{ByByte, Look, Tables};
 use super::tokens::ResidualTokens;
 use super::vjp::ResidualGradients;
 use crate::error::Result;
 use crate::linalg::normalize::norm_of_row;
 use crate::runtime::alloc::zeroed;
+use crate::runtime::fetch::fetch;
 use crate::runtime::pool::Parallel;
 use crate::tokens::Tokens;
 use crate::tokens::dispatch::with_element;
-use crate::tokens::element::Element;
+use crate::tokens::element::{Element, LANES, Lanes, widen_lanes};
 
 /// Rows that a thread takes at once.
 const CHUNK_LEN: usize = 256;
-
-/// Bytes that memory gives at once.
-const CACHE_LINE: usize = 64;
 
 impl ResidualTokens<'_> {
     /// The tokens in the same layout, rounded to `T` once, to nearest:
@@ -171,7 +169,7 @@ impl<L: Look> Decode<'_, L> {
         let centroids: &[T] = bytemuck::cast_slice(codec.centroids().bytes());
         let residuals = tokens.residuals().chunks_exact(codec.row_bytes()).skip(first);
         let codes = &tokens.codes()[first..][..values.len() / dim];
-        fetch(centroids, dim, codes);
+        fetch(codes.iter().map(|&code| &centroids[code as usize * dim..][..dim]));
         for ((x, bytes), &code) in values.chunks_exact_mut(dim).zip(residuals).zip(codes) {
             let centroid = &centroids[code as usize * dim..][..dim];
             let sum = decode::<T, N>(look, tables, (centroid, bytes), x);
@@ -181,18 +179,6 @@ impl<L: Look> Decode<'_, L> {
             }
         }
     }
-}
-
-/// Reads a bit of every cache line of centroids, which lie far apart in a large table: together
-/// they take little longer than one, and one by one while rows are decoded each is waited for.
-#[inline(always)]
-fn fetch<T: Element>(centroids: &[T], dim: usize, codes: &[i32]) {
-    let mut read = 0;
-    for &code in codes {
-        let centroid: &[u8] = bytemuck::cast_slice(&centroids[code as usize * dim..][..dim]);
-        centroid.iter().step_by(CACHE_LINE).for_each(|&byte| read ^= byte);
-    }
-    std::hint::black_box(read);
 }
 
 /// Adds a row's weights to its centroid, and returns ‖x‖², added up in any order.
@@ -232,7 +218,7 @@ fn lanes<T: Element, const N: usize>(
     centroid: &[T; LANES],
     bytes: &[u8],
 ) -> Lanes {
-    let mut lanes = widen(centroid);
+    let mut lanes = widen_lanes(centroid);
     let weights = look.weights::<N>(tables, bytes);
     lanes.iter_mut().zip(weights).for_each(|(x, weight)| *x = element(*x, weight));
     lanes
@@ -247,23 +233,12 @@ mod tests {
     use super::*;
     use crate::linalg::normalize::row_norm;
     use crate::residual::{Centroids, Codes};
+    use crate::runtime::archs::archs;
     use crate::tokens::element::ElementType;
     use crate::tokens::layout::TokenLayout;
 
     const N_CENTROIDS: usize = 5;
     const N_ROWS: usize = 40;
-
-    /// What this CPU has, from the plainest on.
-    fn archs() -> Vec<Arch> {
-        let mut archs = vec![Arch::Scalar];
-        #[cfg(target_arch = "x86_64")]
-        {
-            archs.extend(pulp::x86::V3::try_new().map(Arch::V3));
-            archs.extend(pulp::x86::V4::try_new().map(Arch::V4));
-        }
-        archs.push(Arch::new());
-        archs
-    }
 
     /// Numbers from -0.5 to 0.5, and bytes.
     fn random() -> impl FnMut() -> f32 {

@@ -7,13 +7,7 @@ use pulp::x86::{V3, V4};
 use pulp::{Simd, cast, f32x4, f32x8, f64x4, f64x8};
 
 use super::codec::ResidualCodec;
-use crate::tokens::element::{Element, ElementType};
-
-/// Elements that are decoded at once.
-pub(super) const LANES: usize = 16;
-
-/// Elements in f32.
-pub(super) type Lanes = [f32; LANES];
+use crate::tokens::element::{LANES, Lanes};
 
 /// A codec's weights, as each [`Look`] reads them.
 #[derive(Debug)]
@@ -202,58 +196,4 @@ fn bits<const N: usize>(shifts: &[u32; LANES], bytes: &[u8]) -> [u32; LANES] {
     front.iter_mut().for_each(|bits| *bits = u32::from_le_bytes(low) >> *bits);
     back.iter_mut().for_each(|bits| *bits = u32::from_le_bytes(high) >> *bits);
     bits
-}
-
-/// Elements as f32, by arithmetic that the compiler makes vectors of. The crate `half` calls a
-/// function for each 8, and looks for what the CPU can do.
-#[inline(always)]
-pub(super) fn widen<T: Element>(elements: &[T; LANES]) -> Lanes {
-    let mut values = [0.0; LANES];
-    match T::TYPE {
-        ElementType::F32 => values.copy_from_slice(bytemuck::cast_slice(elements)),
-        ElementType::Bf16 => {
-            let bits: &[u16] = bytemuck::cast_slice(elements);
-            for (value, &bits) in values.iter_mut().zip(bits) {
-                *value = f32::from_bits(u32::from(bits) << 16);
-            }
-        }
-        ElementType::F16 => {
-            let bits: &[u16] = bytemuck::cast_slice(elements);
-            values.iter_mut().zip(bits).for_each(|(value, &bits)| *value = of_f16(bits));
-        }
-    }
-    values
-}
-
-/// The number that bits of f16 are: its exponent is put in place by a product, which subnormal
-/// numbers need, and is exact.
-#[inline(always)]
-fn of_f16(bits: u16) -> f32 {
-    let (sign, magnitude) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7FFF));
-    let value = f32::from_bits(magnitude << 13) * f32::from_bits((254 - 15) << 23);
-    // Infinity and NaN have the largest exponent of either type.
-    let exponent = if magnitude >= 0x7C00 { 0xFF << 23 } else { 0 };
-    f32::from_bits(value.to_bits() | exponent | sign)
-}
-
-#[cfg(test)]
-mod tests {
-    use half::{bf16, f16};
-
-    use super::*;
-
-    #[test]
-    fn all_numbers_of_16_bits_are_widened_exactly() {
-        for first in (0..=u16::MAX).step_by(LANES) {
-            let bits: [u16; LANES] = std::array::from_fn(|i| first + i as u16);
-            for (found, bits) in widen(&bits.map(f16::from_bits)).into_iter().zip(bits) {
-                let expected = f16::from_bits(bits).to_f32();
-                let is_same = found.to_bits() == expected.to_bits();
-                assert!(is_same || (found.is_nan() && expected.is_nan()), "f16 {bits:#x}");
-            }
-            for (found, bits) in widen(&bits.map(bf16::from_bits)).into_iter().zip(bits) {
-                assert_eq!(found.to_bits() >> 16, u32::from(bits), "bf16 {bits:#x}");
-            }
-        }
-    }
 }

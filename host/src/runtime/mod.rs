@@ -1,9 +1,12 @@
 //! Helpers for every layer above: fallible allocation, shared values, the thread pool.
 
 pub(crate) mod alloc;
+#[cfg(test)]
+pub(crate) mod archs;
 pub(crate) mod arrival;
 #[cfg(feature = "serde")]
 pub(crate) mod by_name;
+pub(crate) mod fetch;
 pub(crate) mod interrupt;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub(crate) mod numa;
