@@ -11,6 +11,8 @@ use crate::tokens::element::{LANES, Lanes};
 
 /// A codec's weights, as each [`Look`] reads them.
 #[derive(Debug)]
+// Other CPUs look weights up byte by byte.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) struct Tables {
     /// Weights of the elements of every byte, `[256, elements of a byte]`: at most 8 KB, so that
     /// they stay in the first-level cache.
