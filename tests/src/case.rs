@@ -218,7 +218,8 @@ impl Case {
             Layout::Padded => longest(side),
             _ => side.lengths.iter().sum::<usize>().div_ceil(side.lengths.len().max(1)),
         };
-        self.n_pairs() * mean(&self.queries) * mean(&self.documents) * self.dim
+        let factors = [self.n_pairs(), mean(&self.queries), mean(&self.documents), self.dim];
+        factors.into_iter().fold(1, usize::saturating_mul)
     }
 
     /// Generates the data.

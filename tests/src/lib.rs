@@ -9,9 +9,10 @@
 //! [`top_k`] rankings of any scores, [`chamfer`] clouds of points with their distances, and
 //! [`xtr`] scores of retrieved tokens.
 //!
-//! Environment: MAXSIM_CASES (random cases per suite, 200 by default), MAXSIM_RECORD_DIR
-//! (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a failure),
-//! MAXSIM_UNTIMED=1 (times are recorded but never too long, as under a sanitizer).
+//! Environment: MAXSIM_CASES (random cases per suite, 200 by default), MAXSIM_SUITE=small (8 by
+//! default, and of repetitions and long runs a few: for machines that are emulated),
+//! MAXSIM_RECORD_DIR (each suite writes its counts there), MAXSIM_REQUIRE_GPU=1 (no GPU is a
+//! failure), MAXSIM_UNTIMED=1 (times are recorded but never too long, as under a sanitizer).
 
 pub mod agree;
 pub mod case;

@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -239,14 +240,30 @@ impl Suite {
 /// enough that all tests take minutes.
 const N_CASES: usize = 200;
 
+/// As that, of a small run: machines that are emulated are slow.
+const SMALL_CASES: usize = 8;
+
 /// Random cases per suite of the checks of every change.
 const FULL_CASES: usize = 2000;
 
-/// Random cases per suite: MAXSIM_CASES, or 200.
+/// Random cases per suite: MAXSIM_CASES, or 200, or 8 of a small run.
 pub fn n_cases() -> usize {
     match std::env::var("MAXSIM_CASES") {
         Ok(n) => n.parse().expect("MAXSIM_CASES is a number"),
+        Err(_) if is_small() => SMALL_CASES,
         Err(_) => N_CASES,
+    }
+}
+
+/// Whether MAXSIM_SUITE=small: 8 random cases per suite, and of repetitions and long runs a few.
+///
+/// # Panics
+/// With any other value of MAXSIM_SUITE.
+pub fn is_small() -> bool {
+    match std::env::var("MAXSIM_SUITE").as_deref() {
+        Ok("small") => true,
+        Ok(other) => panic!("MAXSIM_SUITE={other}: expected small"),
+        Err(_) => false,
     }
 }
 
@@ -265,6 +282,20 @@ static TURNS: RwLock<()> = RwLock::new(());
 fn share_devices() -> Option<RwLockReadGuard<'static, ()>> {
     let has_devices = !cuda_devices().is_empty();
     has_devices.then(|| TURNS.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A path of a new file that no other test has.
+pub fn temporary_path(name: &str) -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    // WebAssembly has neither a folder for such files nor numbers of processes.
+    let (folder, process) = if cfg!(target_family = "wasm") {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time");
+        (PathBuf::from("/tmp"), time.as_nanos())
+    } else {
+        (std::env::temp_dir(), std::process::id().into())
+    };
+    folder.join(format!("maxsim-{name}-{process}-{number}"))
 }
 
 fn n_threads() -> usize {
@@ -290,7 +321,11 @@ fn on_threads(
             }
         }
     };
-    std::thread::scope(|scope| (0..n_threads).for_each(|_| _ = scope.spawn(work)));
+    // Not every target has threads.
+    match n_threads {
+        1 => work(),
+        _ => std::thread::scope(|scope| (0..n_threads).for_each(|_| _ = scope.spawn(work))),
+    }
     failure.into_inner().expect("failure")
 }
 

@@ -66,6 +66,7 @@ fn allocations<R>(run: impl FnOnce() -> R) -> (u64, R) {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "SKIPPED (the target has no threads)")]
 fn allocations_are_counted() {
     assert_eq!(allocations(|| black_box(1)).0, 0);
     assert_eq!(allocations(|| drop(black_box(Box::new(1)))).0, 1);

@@ -55,6 +55,7 @@ thread_local! {
 /// A thread of a pool that waits for another may begin another call of the pool's meanwhile. So
 /// they must not wait for each other, nor may a thread be in more and more of them.
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "SKIPPED (the target has no threads)")]
 fn calls_of_one_pool_share_what_they_read() {
     const CALLS: usize = 2000;
     const N_THREADS: usize = 4;

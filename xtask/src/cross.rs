@@ -1,7 +1,6 @@
 //! Runs cargo for a target whose standard library is built from its source: toolchains come with
 //! that of the host alone, and rustup's server cannot be reached everywhere.
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
@@ -11,31 +10,82 @@ use crate::package::below_target;
 use crate::rust_src;
 
 /// A target of the library, and what cargo needs to know of it.
-struct Target {
-    triple: &'static str,
-    /// Cargo's settings of a target, which a caller's environment overrides.
-    settings: &'static [(&'static str, &'static str)],
+pub struct Target {
+    pub triple: &'static str,
+    linker: Option<&'static str>,
+    flags: &'static str,
+    /// The program that runs its programs, and arguments; names with a slash are files of the
+    /// checkout. None where nothing here does.
+    pub runner: &'static [&'static str],
 }
 
-const TARGETS: &[Target] = &[
+/// The targets, those first whose programs can be run.
+pub const TARGETS: &[Target] = &[
     Target {
         triple: "aarch64-unknown-linux-gnu",
-        settings: &[
-            ("LINKER", "aarch64-linux-gnu-gcc"),
-            ("RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"),
-        ],
+        linker: Some("aarch64-linux-gnu-gcc"),
+        flags: "",
+        runner: &["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"],
     },
-    Target { triple: "wasm32-unknown-unknown", settings: &[("RUSTFLAGS", SIMD128)] },
+    // The 128-bit registers are what every engine has had since 2023. The C library is Debian's.
+    Target {
+        triple: "wasm32-wasip1",
+        linker: None,
+        flags: "-C target-feature=+simd128 -C link-self-contained=no \
+                -C link-arg=/usr/lib/wasm32-wasi/crt1-command.o -L native=/usr/lib/wasm32-wasi",
+        runner: &["node", "--no-warnings", "tests/targets/wasi.mjs"],
+    },
+    Target {
+        triple: "wasm32-unknown-unknown",
+        linker: None,
+        flags: "-C target-feature=+simd128",
+        runner: &[],
+    },
 ];
 
-/// What every engine for WebAssembly has had since 2023; the standard library is built with it,
-/// too.
-const SIMD128: &str = "-C target-feature=+simd128";
+impl Target {
+    /// The program that runs this target's programs, and its arguments; empty without one.
+    pub fn runner(&self, root: &Path) -> Vec<String> {
+        let word = |word: &&str| match root.join(word) {
+            file if word.starts_with("tests/") => file.display().to_string(),
+            _ => word.to_string(),
+        };
+        self.runner.iter().map(word).collect()
+    }
+
+    /// `cargo COMMAND --target ..` with the standard library's source. Settings of cargo's that the
+    /// caller's environment has win.
+    ///
+    /// All that is built lies in `cross` below the target folder, as compilers that take unstable
+    /// options share nothing with others.
+    pub fn cargo(&self, root: &Path, command: &str) -> Result<Command> {
+        let built = below_target(root, "cross");
+        std::fs::create_dir_all(&built).with_context(|| format!("creating {}", built.display()))?;
+        let mut cargo = Command::new("cargo");
+        cargo.arg(command).args(["--target", self.triple, "-Zbuild-std=std,panic_abort"]);
+        // Cargo's own name for where the source lies, if not in the toolchain.
+        cargo.env("__CARGO_TESTS_ONLY_SRC_ROOT", rust_src::library(&built)?);
+        cargo.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", &built);
+        let mut set = |variable: &str, value: &str| {
+            if std::env::var_os(variable).is_none() && !value.is_empty() {
+                cargo.env(variable, value);
+            }
+        };
+        set(&self.variable("LINKER"), self.linker.unwrap_or_default());
+        set(&self.variable("RUSTFLAGS"), self.flags);
+        set(&self.variable("RUNNER"), &self.runner(root).join(" "));
+        // A third of the time to build.
+        set("CARGO_PROFILE_DEV_DEBUG", "false");
+        Ok(cargo)
+    }
+
+    /// The variable of the environment that has a setting of this target.
+    fn variable(&self, setting: &str) -> String {
+        format!("CARGO_TARGET_{}_{setting}", self.triple.replace('-', "_").to_uppercase())
+    }
+}
 
 /// Runs `cargo COMMAND --target TRIPLE ..` in the caller's folder, given `TRIPLE COMMAND ..`.
-///
-/// All that is built lies in `cross` below the target folder, as compilers that take unstable
-/// options share nothing with others.
 pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     let [triple, command, options @ ..] = words else {
         bail!("cross needs a target and cargo's command: cross {} build ..", TARGETS[0].triple)
@@ -44,25 +94,9 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
         let all: Vec<&str> = TARGETS.iter().map(|target| target.triple).collect();
         bail!("cross {triple}: expected {}", all.join(", "))
     };
-    let built = below_target(root, "cross");
-    std::fs::create_dir_all(&built).with_context(|| format!("creating {}", built.display()))?;
-    let mut cargo = Command::new("cargo");
-    cargo.arg(command).args(["--target", triple, "-Zbuild-std=std,panic_abort"]).args(options);
-    // Cargo's own name for where the source lies, if not in the toolchain.
-    cargo.env("__CARGO_TESTS_ONLY_SRC_ROOT", rust_src::library(&built)?);
-    cargo.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", &built);
-    for (setting, value) in target.settings {
-        let variable = variable(triple, setting);
-        cargo.env(&variable, std::env::var_os(&variable).unwrap_or(OsString::from(value)));
-    }
-    let status = cargo.status().context("running cargo")?;
+    let status = target.cargo(root, command)?.args(options).status().context("running cargo")?;
     ensure!(status.success(), "cargo {command} --target {triple} failed");
     Ok(())
-}
-
-/// The variable of the environment that has a setting of a target.
-fn variable(triple: &str, setting: &str) -> String {
-    format!("CARGO_TARGET_{}_{setting}", triple.replace('-', "_").to_uppercase())
 }
 
 #[cfg(test)]
@@ -79,7 +113,15 @@ mod tests {
 
     #[test]
     fn settings_have_cargos_names() {
-        let expected = "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS";
-        assert_eq!(variable("wasm32-unknown-unknown", "RUSTFLAGS"), expected);
+        let expected = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER";
+        assert_eq!(TARGETS[0].variable("LINKER"), expected);
+    }
+
+    #[test]
+    fn runners_of_the_checkout_are_found_from_every_folder() {
+        let root = Path::new("/somebody/checkout");
+        let runner = TARGETS[1].runner(root);
+        assert_eq!(runner[0], "node");
+        assert_eq!(runner[2], "/somebody/checkout/tests/targets/wasi.mjs");
     }
 }

@@ -1,5 +1,5 @@
 //! Builds and checks PTX and cubins, gathers bundles, compares evidence, writes the benchmark
-//! report, runs cargo for other targets, and checks the floor plan.
+//! report, builds and runs for other targets, and checks the floor plan.
 
 mod archive;
 mod build_ptx;
@@ -16,6 +16,7 @@ mod ptx_text;
 mod ptxas;
 mod report;
 mod rust_src;
+mod targets;
 mod tidy;
 mod yields;
 
@@ -53,9 +54,14 @@ usage: cargo xtask <command>
                        (target/hub)
     --out DIR          another folder
     --local            wheels for any C library, to be loaded on this machine
-  cross TRIPLE COMMAND ..   run `cargo COMMAND ..` for aarch64-unknown-linux-gnu or
-                       wasm32-unknown-unknown, whose standard library is built from its source
+  cross TRIPLE COMMAND ..   run `cargo COMMAND ..` for aarch64-unknown-linux-gnu, wasm32-wasip1
+                       or wasm32-unknown-unknown, whose standard library is built from its source
                        (target/cross)
+  targets              build the library and the suites of the CPU engine for the first two, and
+                       run them under qemu and node (tests/targets/check.sh installs what it needs)
+    --record FILE      write what came of every program
+    --target TRIPLE    one of the two alone
+    --only NAME,..     these programs of tests/tests alone
   tidy                 check layers, sizes of files, functions and lines, and words of comments
   tidy --lower         lower the counts of exceptions to what is there
 
@@ -88,6 +94,9 @@ fn main() -> ExitCode {
             hub::Asked::parse(&root, options).and_then(|asked| hub::run(&root, &asked))
         }
         ["cross", ref words @ ..] => cross::run(&root, words),
+        ["targets", ref options @ ..] => {
+            targets::Asked::parse(options).and_then(|asked| targets::run(&root, &asked))
+        }
         ["tidy"] => tidy::check(&root),
         ["tidy", "--lower"] => tidy::lower(&root),
         _ => {
@@ -142,7 +151,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         assert_eq!(wrong_usage(&[]), None);
         let all = "build-ptx, lint-device, check-ptx, bundle, evidence, report, wheels, hub, \
-                   cross, tidy";
+                   cross, targets, tidy";
         let expected = format!("no such command: foo; the commands are {all}");
         assert_eq!(wrong_usage(&["foo", "--check"]), Some(expected));
         let expected = "report does not take --chek".to_string();

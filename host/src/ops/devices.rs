@@ -302,8 +302,8 @@ fn top_k_as<Q: ScorableWith<D>, D: Format>(
     }
 }
 
-/// Runs a part of a call on each device, on a thread of its own where there are several. The error
-/// is that of the first device that failed by itself.
+/// Runs a part of a call on each device, on a thread of its own where there are several, or on this
+/// one where no more can be had. The error is that of the first device that failed by itself.
 pub(super) fn on_each<P: Clone + Send + Sync, R: Send>(
     devices: &[Device],
     parts: &[P],
@@ -315,12 +315,16 @@ pub(super) fn on_each<P: Clone + Send + Sync, R: Send>(
     let found = thread::scope(|scope| {
         let run = &run;
         let start = |(device, part): (_, &P)| {
-            let part = part.clone();
-            scope.spawn(move || run(device, part))
+            let of_thread = part.clone();
+            let started =
+                thread::Builder::new().spawn_scoped(scope, move || run(device, of_thread));
+            started.map_err(|_| run(device, part.clone()))
         };
         let threads: Vec<_> = devices.iter().zip(parts).map(start).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, Result<R>>| {
-            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        type Started<'s, T> = std::result::Result<thread::ScopedJoinHandle<'s, T>, T>;
+        let join = |started: Started<'_, Result<R>>| match started {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(found) => found,
         };
         threads.into_iter().map(join).collect::<Vec<_>>()
     });

@@ -107,6 +107,7 @@ fn large_clouds() {
 
 /// However many threads share a call.
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "SKIPPED (the target has no threads)")]
 fn results_do_not_depend_on_threads() {
     let mut rng = SmallRng::seed_from_u64(9);
     let points: Vec<f32> = (0..3 * 3000).map(|_| rng.random_range(-1.0..1.0)).collect();

@@ -34,7 +34,7 @@ const SIGNS: [(&str, Sign); 4] = [
 
 /// A code from 1 to 100 for each element.
 fn size(i: usize, seed: usize) -> i32 {
-    ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i32 % 100 + 1
+    (((i + seed) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i32 % 100 + 1
 }
 
 fn offsets(lens: &[usize]) -> Vec<i64> {

@@ -44,7 +44,7 @@ impl Codes for Fp8 {
 
 /// A number from 1 to 100 for each element.
 fn size(i: usize, seed: usize) -> i32 {
-    ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i32 % 100 + 1
+    (((i + seed) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i32 % 100 + 1
 }
 
 /// The factor of a document token's numbers: -1, 0 or 1.

@@ -231,7 +231,7 @@ fn scales_of_any_size() {
     const DIM: usize = 128;
     const LENS: [usize; 2] = [70, 1153];
     let codes = |len: usize, seed: usize| -> Vec<i8> {
-        let code = |i: usize| ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8;
+        let code = |i: usize| (((i + seed) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8;
         (0..len * DIM).map(|i| code(i).max(-127)).collect()
     };
     let [queries, documents] = [codes(LENS[0], 1), codes(LENS[1], 1 << 20)];

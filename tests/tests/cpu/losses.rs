@@ -277,12 +277,11 @@ fn errors() {
     assert_shape(distillation(&[1.0; 7], &[1.0; 7], 0, 1.0), "scores", expected, found);
     // A product that overflows must not come out as a length that fits.
     let expected = format!("{} entries (n_documents per positive)", usize::MAX);
-    let result = contrastive(&[], 1 << 63, &[0, 0], 1.0);
+    let result = contrastive(&[], 1 << (usize::BITS - 1), &[0, 0], 1.0);
     assert_shape(result, "scores", &expected, "0 entries");
 
-    for (positives, index, found) in
-        [([0, 2], 1, 2), ([3, 1], 0, 3), ([1, usize::MAX], 1, i64::MAX)]
-    {
+    let most = i64::try_from(usize::MAX).unwrap_or(i64::MAX);
+    for (positives, index, found) in [([0, 2], 1, 2), ([3, 1], 0, 3), ([1, usize::MAX], 1, most)] {
         match contrastive(&[1.0; 4], 2, &positives, 1.0) {
             Err(Error::Id { argument: "positives", index: i, found: f, n_items: 2 }) => {
                 assert_eq!((i, f), (index, found));

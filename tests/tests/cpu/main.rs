@@ -1,7 +1,8 @@
 //! What needs no device: the oracle, the comparison, planning, errors, losses, rankings and
-//! residual codecs.
+//! residual codecs; and what every target computes alike.
 
 mod agree;
+mod digests;
 mod errors;
 mod losses;
 mod oracle;

@@ -193,6 +193,7 @@ fn spherical_and_plain_means_and_given_centroids_all_serve() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "SKIPPED (the target has no threads)")]
 fn a_seed_gives_the_same_codec_with_any_number_of_threads() {
     let dim = 16;
     let rows = unit_rows(2000, dim, 30, 0.5, 5);

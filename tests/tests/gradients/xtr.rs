@@ -42,6 +42,7 @@ fn random() {
 
 /// Several blocks of query tokens and runs of documents, whatever the number of threads.
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "SKIPPED (the target has no threads)")]
 fn threads_change_no_bit() {
     let documents = [900; 12];
     let case = Case { seed: 3, ..Case::new(8, &[200, 130], &documents) };

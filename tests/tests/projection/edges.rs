@@ -170,6 +170,7 @@ fn gradients_of_what_is_no_token_are_left_out() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "SKIPPED (the target has no threads)")]
 fn results_do_not_depend_on_threads_or_on_the_documents_beside() {
     let (dim, n) = (70, 130);
     let [weight, bias, queries, hidden] =

@@ -5,7 +5,7 @@ use maxsim::format::Element;
 use maxsim_tests::case::Case;
 use maxsim_tests::engines::{Engine, Problem};
 use maxsim_tests::oracle::Answer;
-use maxsim_tests::suite::Suite;
+use maxsim_tests::suite::{Suite, is_small};
 
 /// 1024 query tokens against documents of 1024 tokens, dim 128.
 const LIMIT: f64 = 1e-6;
@@ -13,7 +13,8 @@ const LIMIT: f64 = 1e-6;
 const TF32_LIMIT: f64 = 1e-5;
 
 fn relative_error<T: Element>(name: &'static str) {
-    let case = Case { element: T::TYPE, ..Case::new(128, &[1024], &[1024; 4]) };
+    let len = if is_small() { 128 } else { 1024 };
+    let case = Case { element: T::TYPE, ..Case::new(128, &[len], &[len; 4]) };
     Suite::run(name, [case], |suite, case| {
         let problem = Problem::<T>::new(case);
         let normalized = problem.normalized();

@@ -309,7 +309,7 @@ fn int8_units_of_the_dynamic_scheduler() {
     let longer = (0..4000).map(|i| 1 + i * 617 % 1500).collect();
     let short = (0..400_000).map(|i| 1 + i * 7 % 17).collect();
     let lists: [Vec<usize>; 4] = [alike, ragged, longer, short];
-    let code = |i: usize| ((i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8).max(-127);
+    let code = |i: usize| (((i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8).max(-127);
     let layout = |lens: &[usize]| {
         let ends = lens.iter().scan(0, |sum, &len| {
             *sum += len as i64;
@@ -387,7 +387,7 @@ fn past_2_31_codes() {
     const N: usize = 2057;
     const QUERY_LEN: usize = 32;
     let codes = |rows: usize, seed: usize| -> Vec<i8> {
-        let code = |i: usize| ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8;
+        let code = |i: usize| (((i + seed) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i8;
         (0..rows * DIM).map(|i| code(i).max(-127)).collect()
     };
     Suite::run_gpu("gpu_contiguous_past_2_31_codes", |suite| {

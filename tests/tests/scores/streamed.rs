@@ -4,7 +4,6 @@
 use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::{bf16, f16};
 use maxsim::format::{
@@ -16,7 +15,7 @@ use maxsim_tests::case::{Case, Pairs, elements, tokens};
 use maxsim_tests::gpu::text;
 use maxsim_tests::gradients::all_devices;
 use maxsim_tests::strategy::cases;
-use maxsim_tests::suite::Suite;
+use maxsim_tests::suite::{Suite, temporary_path};
 use maxsim_tests::top_k::{Corpus, Empty, VALUES, check};
 use maxsim_tests::values::Values;
 use proptest::prelude::*;
@@ -46,10 +45,7 @@ struct Temporary(PathBuf);
 impl Temporary {
     /// A file of these bytes.
     fn new(bytes: &[u8]) -> Result<Temporary, String> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("maxsim-streamed-{}-{number}", std::process::id());
-        let file = Temporary(std::env::temp_dir().join(name));
+        let file = Temporary(temporary_path("streamed"));
         fs::write(&file.0, bytes).map_err(|error| error.to_string())?;
         Ok(file)
     }

@@ -73,12 +73,12 @@ const DATA: [Data; 3] = [
 const SCRIPTS: &str = "bench";
 
 /// An executable, or a library for other languages, that cargo built.
-struct Program {
+pub struct Program {
     package: String,
     /// Name of the file in the bundle.
-    target: String,
-    is_test: bool,
-    path: PathBuf,
+    pub target: String,
+    pub is_test: bool,
+    pub path: PathBuf,
 }
 
 impl Program {
@@ -210,16 +210,22 @@ fn build(root: &Path, targets: &[Target]) -> Result<Vec<Program>> {
 /// Runs cargo for the packages; the executables that it speaks of.
 fn executables(root: &Path, command: &[&str], targets: &[String]) -> Result<Vec<Program>> {
     let mut cargo = Command::new("cargo");
-    cargo.current_dir(root).args(command).args(targets).stderr(Stdio::inherit());
+    cargo.current_dir(root).args(command).args(targets);
     for setting in PROFILE {
         cargo.args(["--config", setting]);
     }
-    cargo.args(["--profile", "bundle", "--message-format=json-render-diagnostics"]);
+    cargo.args(["--profile", "bundle"]);
     for (package, _) in PACKAGES {
         cargo.args(["--package", package]);
     }
+    built_by(&mut cargo)
+}
+
+/// Runs a command of cargo's that builds; the executables that it speaks of.
+pub fn built_by(cargo: &mut Command) -> Result<Vec<Program>> {
+    cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let output = cargo.output().context("running cargo")?;
-    ensure!(output.status.success(), "cargo {} failed", command.join(" "));
+    ensure!(output.status.success(), "{} failed: {cargo:?}", cargo.get_program().display());
     let messages = String::from_utf8(output.stdout).context("cargo's messages are not UTF-8")?;
     let mut programs = Vec::new();
     for line in messages.lines() {

@@ -45,11 +45,11 @@ impl Gradients {
     /// Zeros of so many rows of queries and of documents, and of so many weights.
     pub(in crate::ops) fn of_rows(rows: [usize; 3], dim: usize) -> Result<Gradients> {
         let [queries, documents, weights] = rows;
-        let of = |n: usize| zeroed(n as u64);
+        let of = |n: usize, dim: usize| zeroed(n as u64 * dim as u64);
         Ok(Gradients {
-            queries: of(queries * dim)?,
-            documents: of(documents * dim)?,
-            weights: of(weights)?,
+            queries: of(queries, dim)?,
+            documents: of(documents, dim)?,
+            weights: of(weights, 1)?,
         })
     }
 
@@ -302,7 +302,7 @@ pub(in crate::ops) fn matrices(
 /// Checks that a side's gradient is as long as its token matrix.
 fn check_side(argument: &'static str, layout: &TokenLayout, gradient: &[f32]) -> Result<()> {
     let (rows, dim) = (layout.rows(), layout.dim());
-    check_len(argument, rows * dim, &format!("{rows} rows of {dim}"), gradient.len())
+    check_len(argument, rows.saturating_mul(dim), &format!("{rows} rows of {dim}"), gradient.len())
 }
 
 /// A call that has been checked: nothing but memory can be missing.

@@ -179,7 +179,7 @@ impl Device {
         let hidden = hidden.into();
         projection.check(self, &hidden)?;
         self.check_gradients()?;
-        let expected = hidden.layout().rows() * projection.dim();
+        let expected = hidden.layout().rows().saturating_mul(projection.dim());
         check_len("grad_tokens", expected, "rows of dim", grad_tokens.len())?;
         let weights = projection.host_weights()?;
         let mut sums = ProjectionSums::new(&weights)?;

@@ -153,7 +153,7 @@ impl<T: Element> OnCpu<'_, T> {
     /// The tokens of some rows, of `dim` elements, and what is beside the rows.
     fn tokens(&self, rows: Range<usize>, dim: usize) -> Result<HostTokens<T>> {
         let n = self.weights.hidden();
-        let mut data = zeroed::<T>((rows.len() * dim) as u64)?;
+        let mut data = zeroed::<T>(rows.len() as u64 * dim as u64)?;
         self.weights.project(&self.hidden.data[rows.start * n..rows.end * n], &mut data)?;
         let mask = self.hidden.mask.map(|mask| copy_of(&mask[rows.clone()])).transpose()?;
         let weights = self.hidden.weights.map(|weights| copy_of(&weights[rows])).transpose()?;

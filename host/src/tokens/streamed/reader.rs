@@ -241,8 +241,13 @@ fn read_at(file: &File, to: &mut [u8], at: u64) -> io::Result<usize> {
 }
 
 #[cfg(not(any(unix, windows)))]
-fn read_at(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
-    Err(io::ErrorKind::Unsupported.into())
+fn read_at(mut file: &File, to: &mut [u8], at: u64) -> io::Result<usize> {
+    use std::io::{Read, Seek, SeekFrom};
+    // A file has one place that all threads read on from.
+    static PLACE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _alone = PLACE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    file.seek(SeekFrom::Start(at))?;
+    file.read(to)
 }
 
 /// Opens a file whose reads do not go through the page cache.
