@@ -2,7 +2,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::linalg::gemm::{LANES, PANEL_LEN};
+use crate::linalg::gemm::PANEL_LEN;
 
 /// The best similarity so far of every column of a panel, and the token that has it.
 #[derive(Clone, Debug)]
@@ -50,48 +50,71 @@ impl WithSimd for TakeIn<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(mut self, simd: S) {
         // Two registers at a time hide the latency of the compare-and-select chain.
         let mut column = 0;
         while column < self.width {
-            let is_pair = self.width - column >= 2 * LANES;
-            let (best, winners) =
-                (&mut self.maxima.best[column..], &mut self.maxima.winners[column..]);
-            let rows = self.similarities[column..].chunks(self.width);
+            let is_pair = self.width - column >= 2 * S::F32_LANES;
             match (is_pair, self.with_winners) {
-                (true, false) => take_in_columns::<32, false>(best, winners, rows, self.token),
-                (true, true) => take_in_columns::<32, true>(best, winners, rows, self.token),
-                (false, false) => take_in_columns::<16, false>(best, winners, rows, self.token),
-                (false, true) => take_in_columns::<16, true>(best, winners, rows, self.token),
+                (true, false) => self.columns::<S, 2, false>(simd, column),
+                (true, true) => self.columns::<S, 2, true>(simd, column),
+                (false, false) => self.columns::<S, 1, false>(simd, column),
+                (false, true) => self.columns::<S, 1, true>(simd, column),
             }
-            column += if is_pair { 2 * LANES } else { LANES };
+            column += if is_pair { 2 } else { 1 } * S::F32_LANES;
         }
     }
 }
 
-/// Accumulates the first `N` similarities of every row.
-#[inline(always)]
-fn take_in_columns<'a, const N: usize, const WINNERS: bool>(
+impl TakeIn<'_> {
+    /// Accumulates `V` registers of columns.
+    #[inline(always)]
+    fn columns<S: Simd, const V: usize, const WINNERS: bool>(&mut self, simd: S, column: usize) {
+        let columns = column..column + V * S::F32_LANES;
+        let best = &mut self.maxima.best[columns.clone()];
+        let winners = &mut self.maxima.winners[columns.clone()];
+        let rows = self.similarities.chunks_exact(self.width).map(|row| &row[columns.clone()]);
+        // In registers.
+        let mut b: [S::f32s; V] = std::array::from_fn(|v| S::as_simd_f32s(best).0[v]);
+        let mut w: [S::i32s; V] = std::array::from_fn(|v| S::as_simd_i32s(winners).0[v]);
+        let mut sum = b;
+        for (token, row) in (self.token..).zip(rows.clone()) {
+            let (row, token) = (S::as_simd_f32s(row).0, simd.splat_i32s(token));
+            for v in 0..V {
+                let is_better = simd.greater_than_f32s(row[v], b[v]);
+                b[v] = simd.select_f32s(is_better, row[v], b[v]);
+                if WINNERS {
+                    w[v] = simd.select_i32s(is_better, token, w[v]);
+                }
+                // A NaN anywhere makes this one.
+                sum[v] = simd.add_f32s(sum[v], row[v]);
+            }
+        }
+        let sum = sum[1..].iter().fold(sum[0], |a, &b| simd.add_f32s(a, b));
+        if simd.reduce_sum_f32s(sum).is_nan() {
+            return take_in_nans(best, winners, rows, self.token);
+        }
+        S::as_mut_simd_f32s(best).0.copy_from_slice(&b);
+        if WINNERS {
+            S::as_mut_simd_i32s(winners).0.copy_from_slice(&w);
+        }
+    }
+}
+
+/// As [`TakeIn::columns`], where there may be NaNs: one replaces the best, and then stays. Only
+/// another NaN replaces it.
+#[inline(never)]
+fn take_in_nans<'a>(
     best: &mut [f32],
     winners: &mut [i32],
     rows: impl Iterator<Item = &'a [f32]>,
     token: i32,
 ) {
-    // Copies, so that they live in registers.
-    let (mut b, mut w) = ([0.0; N], [0; N]);
-    b.copy_from_slice(&best[..N]);
-    w.copy_from_slice(&winners[..N]);
     for (token, row) in (token..).zip(rows) {
-        let row = &row[..N];
-        for i in 0..N {
-            // A NaN replaces the best, and then stays: only another NaN replaces it.
-            let is_better = (row[i] > b[i]) | row[i].is_nan();
-            b[i] = if is_better { row[i] } else { b[i] };
-            if WINNERS {
-                w[i] = if is_better { token } else { w[i] };
+        for ((best, winner), &x) in best.iter_mut().zip(&mut *winners).zip(row) {
+            if x > *best || x.is_nan() {
+                (*best, *winner) = (x, token);
             }
         }
     }
-    best[..N].copy_from_slice(&b);
-    winners[..N].copy_from_slice(&w);
 }

@@ -2,12 +2,12 @@
 //!
 //! A task is a few queries against a run of documents ([`tasks`]). The queries' valid tokens are
 //! packed into panels of at most [`PANEL_LEN`] columns ([`panels`]); the documents' valid tokens
-//! pass by in tiles of at most [`TILE_LEN`] rows ([`tiles`]); a GEMM gives the similarities of one
+//! pass by in tiles of at most [`TILE_LEN`] rows ([`tiles`]); a kernel gives the products of one
 //! tile and one panel ([`gemm`](crate::linalg::gemm)), which stay in the first-level cache until
-//! the running maxima have accumulated them ([`maxima`]).
+//! the running maxima have accumulated them ([`maxima`]). Meanwhile the next tile is fetched.
 //!
 //! Two properties carry the semantics:
-//!  - Masked tokens of either side never reach the GEMM, so nothing has to be masked after it.
+//!  - Masked tokens of either side never reach a kernel, so nothing has to be masked after it.
 //!  - A similarity is one chain of fused multiply-adds over dim (in blocks that depend on dim
 //!    alone), wherever its row and column lie. Identical rows therefore tie bitwise, and no
 //!    result depends on the pairing, the tiles or the number of threads.
@@ -19,8 +19,8 @@
 //! Gradients are sums over the winners ([`backward`]), and so are coarse-to-fine scores, of
 //! winners that INT8 codes have found ([`rescore`]). Thresholds of XTR are a second pass of the
 //! same similarities ([`xtr`]). Neighbours between clouds of points are a search of its own
-//! ([`chamfer`]). Tokens that are projections of hidden states are made by the same GEMM
-//! ([`projection`]).
+//! ([`chamfer`]). Tokens that are projections of hidden states are made by the same
+//! kernels ([`projection`]).
 
 mod backward;
 pub(crate) mod chamfer;
@@ -45,13 +45,15 @@ use rayon::iter::{ParallelBridge, ParallelIterator};
 use crate::cpu::tokens::Matrix;
 use crate::error::Result;
 use crate::linalg::gemm::PANEL_LEN;
+use crate::linalg::kernels::{Kernel, Kernels};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::without_tokens;
 use crate::problem::scores::Scores;
 use crate::runtime::interrupt::Interrupt;
 use crate::runtime::pool::Parallel;
-use crate::tokens::format::Format;
+use crate::tokens::element::ElementType;
+use crate::tokens::format::{Format, TokenFormat};
 pub(crate) use backward::add_gradients;
 use norms::Norms;
 pub(crate) use rescore::rescore;
@@ -124,5 +126,22 @@ fn with_call<Q: Format, D: Format, R>(
     let norms = normalize.then(|| Norms::new(queries, documents, problem.dim(), parallel));
     let norms = norms.transpose()?;
     let row_scales = RowScales::new(norms.as_ref(), queries.scales, documents.scales);
-    run(Call { problem, queries, documents, row_scales, angular: false })
+    let kernels = Kernels::get()?;
+    let kernel = kernel_of(kernels, Q::FORMAT, D::FORMAT);
+    let arch = kernels.arch;
+    run(Call { problem, queries, documents, row_scales, kernel, arch, angular: false })
+}
+
+/// The kernel for rows of these formats.
+fn kernel_of(
+    kernels: &'static Kernels,
+    queries: TokenFormat,
+    documents: TokenFormat,
+) -> &'static Kernel {
+    let bf16 = TokenFormat::Element(ElementType::Bf16);
+    match (queries.is_integer() && documents.is_integer(), kernels.bf16) {
+        (true, _) => kernels.integers,
+        (false, Some(kernel)) if queries == bf16 && documents == bf16 => kernel,
+        _ => kernels.f32,
+    }
 }

@@ -1,8 +1,11 @@
-//! Query tokens, packed the way the GEMM reads them fastest.
+//! Query tokens, packed the way kernels read them.
+
+use half::bf16;
 
 use super::tokens::Matrix;
 use crate::error::Result;
 use crate::linalg::gemm::{LANES, PANEL_LEN};
+use crate::linalg::kernels::Operand;
 use crate::runtime::alloc::{fill, reserve};
 use crate::tokens::format::Format;
 use crate::tokens::format::widen;
@@ -18,13 +21,25 @@ pub(super) struct QueryToken {
     pub row: usize,
 }
 
-/// Up to [`PANEL_LEN`] query tokens as columns: `values` is `[dim, width]`.
+/// How query tokens are packed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packing {
+    pub operand: Operand,
+    /// Whether rows of bytes have a sign, so that 128 is added to them where kernels take none.
+    pub is_signed: bool,
+    /// Whether documents need Σ of each token.
+    pub with_sums: bool,
+}
+
+/// Up to [`PANEL_LEN`] query tokens as columns: `groups` is `[groups of a row, width]`.
 #[derive(Debug, Default)]
 pub(super) struct Panel {
     /// Query token of each column; columns from here to `width` are zeros.
     pub columns: Vec<QueryToken>,
     pub width: usize,
-    pub values: Vec<f32>,
+    pub groups: Vec<u32>,
+    /// What is added to each column's products of whole numbers, where anything is.
+    pub added: Vec<u32>,
     /// Σ of each column, where documents need it.
     pub sums: Vec<f32>,
 }
@@ -36,26 +51,66 @@ impl Panel {
         tokens: &mut impl Iterator<Item = QueryToken>,
         queries: Matrix<'_, F>,
         dim: usize,
-        with_sums: bool,
+        packing: Packing,
         row: &mut Vec<f32>,
     ) -> Result<bool> {
+        let Packing { operand, is_signed, with_sums } = packing;
+        let is_shifted = operand == Operand::Bytes && is_signed;
         self.columns.clear();
         reserve(&mut self.columns, PANEL_LEN)?;
         self.columns.extend(tokens.take(PANEL_LEN));
         self.width = self.columns.len().next_multiple_of(LANES);
-        fill(&mut self.values, dim * self.width, 0.0)?;
+        fill(&mut self.groups, dim.div_ceil(operand.group()) * self.width, 0)?;
+        fill(&mut self.added, if is_shifted { self.width } else { 0 }, 0)?;
         fill(&mut self.sums, if with_sums { self.width } else { 0 }, 0.0)?;
         fill(row, dim, 0.0)?;
         for (s, column) in self.columns.iter().enumerate() {
             widen::<F>(&queries.data[column.row * dim..][..dim], row);
+            if is_shifted {
+                // Σ (d + 128) · q is more than Σ d · q by 128 · Σ q.
+                let sum: i32 = row.iter().map(|&code| code as i32).sum();
+                self.added[s] = (-128 * sum) as u32;
+            }
             if with_sums {
                 // In f64: of codes it is exact, of others rounded once.
                 self.sums[s] = row.iter().map(|&x| f64::from(x)).sum::<f64>() as f32;
             }
-            for (values, &x) in self.values.chunks_exact_mut(self.width).zip(&*row) {
-                values[s] = x;
+            let column = &mut self.groups[s..];
+            match operand {
+                Operand::F32 => set_groups::<1>(column, self.width, row, f32::to_bits),
+                Operand::Bf16 => set_groups::<2>(column, self.width, row, |x| {
+                    u32::from(bf16::from_f32(x).to_bits())
+                }),
+                // Whole numbers of 8 bits, which these types hold.
+                Operand::Words => {
+                    set_groups::<2>(column, self.width, row, |x| u32::from(x as i16 as u16));
+                }
+                Operand::Bytes => {
+                    set_groups::<4>(column, self.width, row, |x| u32::from(x as i8 as u8));
+                }
             }
         }
         Ok(!self.columns.is_empty())
+    }
+}
+
+/// Writes a row as groups of `N` elements, each `width` behind the other; zeros where the last one
+/// has fewer.
+fn set_groups<const N: usize>(
+    groups: &mut [u32],
+    width: usize,
+    row: &[f32],
+    bits: impl Fn(f32) -> u32,
+) {
+    let group = |elements: &[f32; N]| {
+        let bits = elements.iter().map(|&x| bits(x)).enumerate();
+        bits.fold(0, |group, (i, bits)| group | bits << (i * 32 / N))
+    };
+    let (whole, rest) = row.as_chunks::<N>();
+    let mut last = [0.0; N];
+    last[..rest.len()].copy_from_slice(rest);
+    let all = whole.iter().chain((!rest.is_empty()).then_some(&last));
+    for (to, elements) in groups.iter_mut().step_by(width).zip(all) {
+        *to = group(elements);
     }
 }

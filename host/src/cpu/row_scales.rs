@@ -1,9 +1,15 @@
 //! Row scales: what similarities are multiplied by, r of normalised rows or the scales of codes.
 
+use std::ops::Range;
+
 use maxsim_kernels::abi::quantize::affine_similarity;
+use pulp::{Arch, Simd, WithSimd};
 
 use super::norms::Norms;
 use super::panels::Panel;
+use crate::error::Result;
+use crate::linalg::gemm::TILE_LEN;
+use crate::runtime::alloc::reserve;
 use crate::tokens::scales::Scales;
 
 /// The row scales of both sides.
@@ -60,27 +66,89 @@ impl<'a> RowScales<'a> {
         matches!(self.documents, Of::Scales(Scales::Affine { .. }))
     }
 
-    /// Turns dot products `[n_rows, width]` of document rows with a panel's columns into
-    /// similarities.
-    pub fn apply(&self, products: &mut [f32], panel: &Panel, rows: impl Iterator<Item = usize>) {
+    /// Reads what a tile's rows are multiplied by into `factors`, for all of its panels.
+    pub fn of_tile(
+        &self,
+        rows: impl Iterator<Item = Range<usize>>,
+        factors: &mut Factors,
+    ) -> Result<()> {
+        let Factors { scales, mins } = factors;
+        scales.clear();
+        mins.clear();
         if let Of::None = self.documents {
-            return;
+            return Ok(());
         }
-        for (products, row) in products.chunks_exact_mut(panel.width).zip(rows) {
-            let factor = self.documents.get(row);
-            if let Of::Scales(scales @ Scales::Affine { .. }) = self.documents {
-                let min = scales.min(row);
-                for (product, &sum) in products.iter_mut().zip(&panel.sums) {
-                    *product = affine_similarity(*product, factor, sum, min);
-                }
-            } else {
-                products.iter_mut().for_each(|product| *product *= factor);
+        reserve(scales, TILE_LEN)?;
+        reserve(mins, TILE_LEN)?;
+        for rows in rows {
+            scales.extend(rows.clone().map(|row| self.documents.get(row)));
+            if let Of::Scales(of @ Scales::Affine { .. }) = self.documents {
+                mins.extend(rows.map(|row| of.min(row)));
             }
         }
+        Ok(())
+    }
+
+    /// Turns products `[n_rows, width]` of a tile's rows with a panel's columns, bits of f32 or of
+    /// i32, into similarities.
+    pub fn apply<'b>(
+        arch: Arch,
+        are_integers: bool,
+        products: &'b mut [u32],
+        panel: &Panel,
+        factors: &Factors,
+    ) -> &'b [f32] {
+        match are_integers {
+            true => arch.dispatch(Apply::<true> { products, panel, factors }),
+            false if factors.scales.is_empty() => {}
+            false => arch.dispatch(Apply::<false> { products, panel, factors }),
+        }
+        bytemuck::cast_slice(products)
     }
 
     /// Factor of a query row's maxima. It is never negative, so that the winner stays the winner.
     pub fn query(&self, row: usize) -> f32 {
         self.queries.get(row)
+    }
+}
+
+/// What rows of a tile are multiplied by, and what is added; empty where nothing is.
+#[derive(Debug, Default)]
+pub(super) struct Factors {
+    scales: Vec<f32>,
+    mins: Vec<f32>,
+}
+
+/// The loop of [`RowScales::apply`], compiled for the widest registers that may be used.
+struct Apply<'a, const INTEGERS: bool> {
+    products: &'a mut [u32],
+    panel: &'a Panel,
+    factors: &'a Factors,
+}
+
+impl<const INTEGERS: bool> WithSimd for Apply<'_, INTEGERS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let number = |bits: u32| {
+            // Rounded once: a sum of whole numbers is exact up to here.
+            if INTEGERS { bits as i32 as f32 } else { f32::from_bits(bits) }
+        };
+        let Factors { scales, mins } = self.factors;
+        let rows = self.products.chunks_exact_mut(self.panel.width).zip(scales);
+        if mins.is_empty() {
+            for (products, factor) in rows {
+                for product in products {
+                    *product = (number(*product) * factor).to_bits();
+                }
+            }
+        } else {
+            for ((products, &factor), &min) in rows.zip(mins) {
+                for (product, &sum) in products.iter_mut().zip(&self.panel.sums) {
+                    *product = affine_similarity(number(*product), factor, sum, min).to_bits();
+                }
+            }
+        }
     }
 }

@@ -1,21 +1,22 @@
 //! Scores one task: packs its query tokens, passes the documents by them, sums the maxima.
 
 use maxsim_kernels::abi::angular::angular;
+use pulp::Arch;
 
 use super::BLOCK_LEN;
 use super::maxima::Maxima;
-use super::panels::{Panel, QueryToken};
+use super::panels::{Packing, Panel, QueryToken};
 use super::row_scales::RowScales;
 use super::scratch::{Scratch, TileScratch};
 use super::tasks::Task;
 use super::tiles::{Span, for_each_tile, tile_rows};
 use super::tokens::Matrix;
 use crate::error::Result;
-use crate::linalg::gemm::{PANEL_LEN, TILE_LEN};
-use crate::linalg::gemm::{integer_similarities, similarities};
+use crate::linalg::gemm::{PANEL_LEN, Sides, TILE_LEN, products};
+use crate::linalg::kernels::Kernel;
 use crate::problem::Problem;
 use crate::runtime::alloc::{fill, reserve};
-use crate::tokens::format::Format;
+use crate::tokens::format::{Format, TokenFormat};
 
 /// Inputs that all tasks of a call share.
 #[derive(Clone, Copy, Debug)]
@@ -24,14 +25,15 @@ pub(super) struct Call<'a, Q: Format, D: Format> {
     pub queries: Matrix<'a, Q>,
     pub documents: Matrix<'a, D>,
     pub row_scales: RowScales<'a>,
+    /// What multiplies rows of these formats.
+    pub kernel: &'static Kernel,
+    /// The CPU's instructions, for loops that a compiler vectorises.
+    pub arch: Arch,
     /// Whether maxima are cosines, of which [`angular`] is added.
     pub angular: bool,
 }
 
 impl<Q: Format, D: Format> Call<'_, Q, D> {
-    /// Whether dot products are sums of integers.
-    const IS_INTEGER: bool = Q::FORMAT.is_integer() && D::FORMAT.is_integer();
-
     /// Computes all outputs of a task.
     pub fn run(&self, mut task: Task<'_>, scratch: &mut Scratch) -> Result<()> {
         fill(&mut scratch.sums, task.queries.len() * task.documents.len(), 0.0)?;
@@ -70,8 +72,13 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
                 scratch.panels.push(Panel::default());
             }
             let panel = &mut scratch.panels[scratch.n_panels];
-            let (dim, with_sums) = (self.problem.dim(), self.row_scales.need_sums());
-            if !panel.pack(tokens, self.queries, dim, with_sums, &mut scratch.tile.rows)? {
+            let packing = Packing {
+                operand: self.kernel.operand(),
+                is_signed: D::FORMAT == TokenFormat::Int8,
+                with_sums: self.row_scales.need_sums(),
+            };
+            let (dim, row) = (self.problem.dim(), &mut scratch.tile.row);
+            if !panel.pack(tokens, self.queries, dim, packing, row)? {
                 break;
             }
             scratch.n_panels += 1;
@@ -81,7 +88,7 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
 
     /// Passes the documents of a task by the packed query tokens.
     fn run_block(&self, task: &mut Task<'_>, scratch: &mut Scratch) -> Result<()> {
-        let Scratch { arch, panels, n_panels, maxima, tile, sums } = scratch;
+        let Scratch { panels, n_panels, maxima, tile, sums } = scratch;
         let panels = &panels[..*n_panels];
         let with_winners = task.queries.iter().any(|query| query.outputs.winners.is_some());
         fill(maxima, panels.len(), Maxima::new())?;
@@ -91,7 +98,14 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
             for span in spans {
                 let (part, rest) = products.split_at(span.rows.len() * panel.width);
                 products = rest;
-                maxima.take_in(*arch, part, panel.width, span.token, span.is_first, with_winners);
+                maxima.take_in(
+                    self.arch,
+                    part,
+                    panel.width,
+                    span.token,
+                    span.is_first,
+                    with_winners,
+                );
                 if span.is_last {
                     self.finish(span, panel, maxima, task, sums);
                 }
@@ -110,32 +124,36 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
         mut visit: impl FnMut(usize, &[Span], &[f32]) -> Result<()>,
     ) -> Result<()> {
         let dim = self.problem.dim();
-        let TileScratch { rows, products, integers, spans } = tile;
-        fill(products, TILE_LEN * PANEL_LEN, 0.0)?;
+        let operand = self.kernel.operand();
+        let groups = dim.div_ceil(operand.group());
+        let TileScratch { rows: buffer, products: room, spans, factors, .. } = tile;
+        fill(room, TILE_LEN * PANEL_LEN, 0)?;
         let items = documents.map(|d| self.problem.documents().item_rows(d));
-        for_each_tile(items, self.documents.mask, spans, |spans| {
-            let rows = tile_rows(spans, self.documents, dim, rows)?;
-            let n_rows = rows.len() / dim;
+        for_each_tile(items, self.documents.mask, spans, |spans, next| {
+            let rows = tile_rows(operand, self.arch, spans, self.documents, dim, buffer)?;
+            let n_rows = rows.len() / groups;
+            self.row_scales.of_tile(spans.iter().map(|span| span.rows.clone()), factors)?;
+            // Fetched while the first panel is multiplied.
+            let mut ahead = next.map_or(&[][..], |next| self.rows_from(next));
             for (i, panel) in panels.iter().enumerate() {
-                let products = &mut products[..n_rows * panel.width];
-                if Self::IS_INTEGER {
-                    integer_similarities(
-                        &panel.values,
-                        panel.width,
-                        rows,
-                        dim,
-                        integers,
-                        products,
-                    )?;
-                } else {
-                    similarities(&panel.values, panel.width, rows, dim, products);
-                }
-                let rows = spans.iter().flat_map(|span| span.rows.clone());
-                self.row_scales.apply(products, panel, rows);
-                visit(i, spans, products)?;
+                let room = &mut room[..n_rows * panel.width];
+                let Panel { width, groups: of_panel, added, .. } = panel;
+                let sides = Sides { panel: of_panel, width: *width, added, rows, groups, ahead };
+                products(self.kernel, sides, room);
+                ahead = &[];
+                let similarities =
+                    RowScales::apply(self.arch, operand.is_integer(), room, panel, factors);
+                visit(i, spans, similarities)?;
             }
             Ok(())
         })
+    }
+
+    /// The bytes of a tile of document rows, as far as there are any.
+    fn rows_from(&self, row: usize) -> &[u8] {
+        let (data, dim) = (self.documents.data, self.problem.dim());
+        let end = ((row + TILE_LEN) * dim).min(data.len());
+        bytemuck::cast_slice(data.get(row * dim..end).unwrap_or(&[]))
     }
 
     /// Writes or adds the maxima over a document that has passed by.

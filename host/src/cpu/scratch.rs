@@ -1,19 +1,14 @@
 //! Working memory of one thread: bounded by the constants of the engine and dim, whatever
 //! the sizes of the problem. It grows once and is reused by every task.
 
-use pulp::Arch;
-
 use super::maxima::Maxima;
 use super::panels::Panel;
+use super::row_scales::Factors;
 use super::tiles::Span;
-use crate::error::Result;
-use crate::runtime::alloc::fill;
 
 /// Buffers that a task works in.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// The CPU's instruction set, looked up once.
-    pub arch: Arch,
     pub panels: Vec<Panel>,
     /// Panels in use.
     pub n_panels: usize,
@@ -28,25 +23,18 @@ pub(super) struct Scratch {
 /// Buffers of a tile of document tokens.
 #[derive(Debug, Default)]
 pub(super) struct TileScratch {
-    /// Rows of a tile as f32, where they cannot be read in place.
-    pub rows: Vec<f32>,
-    /// Similarities of a tile and a panel.
-    pub products: Vec<f32>,
-    /// Sums of whole numbers over the dims so far, where f32 cannot hold them.
-    pub integers: Vec<i32>,
+    /// A query token's row as f32.
+    pub row: Vec<f32>,
+    /// Rows of a tile as groups, where they cannot be read in place.
+    pub rows: Vec<u32>,
+    /// Products of a tile and a panel, then their similarities: bits of i32 or f32.
+    pub products: Vec<u32>,
     pub spans: Vec<Span>,
+    pub factors: Factors,
 }
 
 impl Scratch {
     pub fn new() -> Scratch {
         Scratch::default()
     }
-}
-
-/// Makes `values` at least `len` long. Its contents are unspecified.
-pub(super) fn grow(values: &mut Vec<f32>, len: usize) -> Result<()> {
-    if values.len() < len {
-        fill(values, len, 0.0)?;
-    }
-    Ok(())
 }

@@ -5,11 +5,13 @@
 
 use std::ops::Range;
 
-use super::scratch::grow;
+use pulp::Arch;
+
 use super::tokens::Matrix;
 use crate::error::Result;
-use crate::linalg::gemm::MIN_ROWS;
 use crate::linalg::gemm::TILE_LEN;
+use crate::linalg::kernels::Operand;
+use crate::runtime::alloc::fill;
 use crate::tokens::element::ElementType;
 use crate::tokens::format::widen;
 use crate::tokens::format::{Format, TokenFormat};
@@ -31,12 +33,13 @@ pub(super) struct Span {
 /// Visits the valid rows of the documents in order, in tiles of at most [`TILE_LEN`] rows.
 ///
 /// Tiles run on from one document into the next. Across a gap they do so only while they are
-/// less than half full: a tile with a gap is copied, one without is read where it lies.
+/// less than half full: a tile with a gap is copied, one without is read where it lies. `visit`
+/// also gets the first of the rows that follow, if any do.
 pub(super) fn for_each_tile(
     documents: impl Iterator<Item = Range<usize>>,
     mask: Option<&[u8]>,
     spans: &mut Vec<Span>,
-    mut visit: impl FnMut(&[Span]) -> Result<()>,
+    mut visit: impl FnMut(&[Span], Option<usize>) -> Result<()>,
 ) -> Result<()> {
     spans.clear();
     let mut filled = 0;
@@ -47,7 +50,7 @@ pub(super) fn for_each_tile(
             while !run.is_empty() {
                 let gap = spans.last().is_some_and(|span: &Span| span.rows.end != run.start);
                 if filled == TILE_LEN || gap && filled >= TILE_LEN / 2 {
-                    visit(spans)?;
+                    visit(spans, Some(run.start))?;
                     spans.clear();
                     filled = 0;
                 }
@@ -67,7 +70,7 @@ pub(super) fn for_each_tile(
             }
         }
     }
-    if spans.is_empty() { Ok(()) } else { visit(spans) }
+    if spans.is_empty() { Ok(()) } else { visit(spans, None) }
 }
 
 /// The maximal runs of valid rows among `rows`.
@@ -86,35 +89,88 @@ fn valid_runs(rows: Range<usize>, mask: Option<&[u8]>) -> impl Iterator<Item = R
     })
 }
 
-/// Returns the rows of a tile as f32 `[n, dim]`: in place where possible, else in `buffer`.
-///
-/// `n` is at least [`MIN_ROWS`]: a row beyond the spans may hold anything.
+/// Returns the rows of a tile as groups of an operand, `[n, groups]`: in place where possible, else
+/// in `buffer`.
 pub(super) fn tile_rows<'a, F: Format>(
+    operand: Operand,
+    arch: Arch,
     spans: &[Span],
     documents: Matrix<'a, F>,
     dim: usize,
-    buffer: &'a mut Vec<f32>,
-) -> Result<&'a [f32]> {
-    let n_rows = spans.iter().map(|span| span.rows.len()).sum::<usize>().max(MIN_ROWS);
+    buffer: &'a mut Vec<u32>,
+) -> Result<&'a [u32]> {
+    let groups = dim.div_ceil(operand.group());
+    let n_rows = spans.iter().map(|span| span.rows.len()).sum::<usize>();
     let (start, end) = (spans[0].rows.start, spans[spans.len() - 1].rows.end);
     let is_contiguous = spans.windows(2).all(|s| s[0].rows.end == s[1].rows.start);
-    let is_f32 = F::FORMAT == TokenFormat::Element(ElementType::F32);
-    if is_f32 && is_contiguous && end - start == n_rows {
-        return Ok(bytemuck::cast_slice(&documents.data[start * dim..end * dim]));
+    let is_stored = match operand {
+        Operand::F32 => F::FORMAT == TokenFormat::Element(ElementType::F32),
+        Operand::Bf16 => dim.is_multiple_of(2),
+        Operand::Words | Operand::Bytes => false,
+    };
+    if is_stored
+        && is_contiguous
+        // Rows of bf16 may start between two groups of the machine's.
+        && let Ok(rows) = bytemuck::try_cast_slice(&documents.data[start * dim..end * dim])
+    {
+        return Ok(rows);
     }
-    grow(buffer, n_rows * dim)?;
-    let mut free = &mut buffer[..n_rows * dim];
+    if buffer.len() < n_rows * groups {
+        fill(buffer, n_rows * groups, 0)?;
+    }
+    let mut free = &mut buffer[..n_rows * groups];
     for span in spans {
-        let (values, rest) = free.split_at_mut(span.rows.len() * dim);
+        let (values, rest) = free.split_at_mut(span.rows.len() * groups);
         free = rest;
         match documents.residuals {
-            Some(residuals) => residuals.decode(span.rows.start, values),
+            Some(residuals) => {
+                residuals.decode(span.rows.start, bytemuck::cast_slice_mut(values));
+            }
             None => {
-                for (row, values) in span.rows.clone().zip(values.chunks_exact_mut(dim)) {
-                    widen::<F>(&documents.data[row * dim..][..dim], values);
+                for (row, to) in span.rows.clone().zip(values.chunks_exact_mut(groups)) {
+                    row_groups::<F>(operand, arch, &documents.data[row * dim..][..dim], to);
                 }
             }
         }
     }
-    Ok(&buffer[..n_rows * dim])
+    Ok(&buffer[..n_rows * groups])
+}
+
+/// Writes a row as groups. What is beyond the row in its last group is left as it is: a panel has
+/// zeros there.
+fn row_groups<F: Format>(operand: Operand, arch: Arch, row: &[F::Stored], groups: &mut [u32]) {
+    match operand {
+        Operand::F32 => widen::<F>(row, bytemuck::cast_slice_mut(groups)),
+        Operand::Bf16 => {
+            bytemuck::cast_slice_mut(groups)[..2 * row.len()].copy_from_slice(cast_bytes(row))
+        }
+        Operand::Words | Operand::Bytes => {
+            let is_signed = F::FORMAT == TokenFormat::Int8;
+            let row: &[u8] = cast_bytes(row);
+            arch.dispatch(
+                #[inline(always)]
+                || match (operand, is_signed) {
+                    (Operand::Bytes, false) => {
+                        bytemuck::cast_slice_mut(groups)[..row.len()].copy_from_slice(row);
+                    }
+                    (Operand::Bytes, true) => {
+                        let to: &mut [u8] = bytemuck::cast_slice_mut(groups);
+                        to.iter_mut().zip(row).for_each(|(to, &x)| *to = x ^ 0x80);
+                    }
+                    (_, false) => {
+                        let to: &mut [i16] = bytemuck::cast_slice_mut(groups);
+                        to.iter_mut().zip(row).for_each(|(to, &x)| *to = i16::from(x));
+                    }
+                    (_, true) => {
+                        let to: &mut [i16] = bytemuck::cast_slice_mut(groups);
+                        to.iter_mut().zip(row).for_each(|(to, &x)| *to = i16::from(x as i8));
+                    }
+                },
+            );
+        }
+    }
+}
+
+fn cast_bytes<T: bytemuck::Pod>(row: &[T]) -> &[u8] {
+    bytemuck::cast_slice(row)
 }

@@ -128,11 +128,9 @@ impl<Q: Format, D: Format> Search<'_, Q, D> {
                     let Kept { tile, largest } = &mut kept;
                     let documents = &self.pool.documents[run.documents.clone()];
                     let documents = documents.iter().map(|&document| document as usize);
-                    self.call.pass(panels, documents, tile, |i, spans, similarities| {
+                    self.call.pass(panels, documents, tile, |i, _, similarities| {
                         let width = panels[i].width;
-                        // There may be a row beyond those of the spans.
-                        let n_rows: usize = spans.iter().map(|span| span.rows.len()).sum();
-                        largest.take_in(i * PANEL_LEN, &similarities[..n_rows * width], width)
+                        largest.take_in(i * PANEL_LEN, similarities, width)
                     })?;
                     Ok(kept)
                 },

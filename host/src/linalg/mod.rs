@@ -1,4 +1,5 @@
-//! Arithmetic on f32 rows in host memory: similarities of a tile, lengths of rows.
+//! Arithmetic on rows in host memory: kernels for products of a tile, lengths of rows.
 
 pub(crate) mod gemm;
+pub(crate) mod kernels;
 pub(crate) mod normalize;

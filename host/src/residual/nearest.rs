@@ -7,7 +7,8 @@ use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
 use crate::error::Result;
-use crate::linalg::gemm::{LANES, MIN_ROWS, PANEL_LEN, TILE_LEN, similarities};
+use crate::linalg::gemm::{LANES, PANEL_LEN, TILE_LEN, similarities};
+use crate::linalg::kernels::{Kernel, Kernels};
 use crate::runtime::alloc::filled;
 use crate::runtime::pool::Parallel;
 use crate::tokens::scaled_rows::LARGEST;
@@ -51,6 +52,7 @@ impl<'a> Done<'a> {
 /// Centroids, packed in the order in which they are multiplied.
 #[derive(Debug)]
 pub(super) struct Panels {
+    kernel: &'static Kernel,
     dim: usize,
     n_centroids: usize,
     /// `[dim, width]` of up to [`PANEL_LEN`] centroids each; the last is filled up with zeros.
@@ -88,7 +90,8 @@ impl Panels {
             Nearest::Distance => centroids.chunks_exact(dim).map(half_square).collect(),
         };
         let are_large = is_any_large(centroids);
-        Ok(Panels { dim, n_centroids, panels, penalties, rounds, are_large })
+        let kernel = Kernels::get()?.f32;
+        Ok(Panels { kernel, dim, n_centroids, panels, penalties, rounds, are_large })
     }
 
     /// Finds the nearest centroid of every row of `rows` `[n, dim]`. Progress is counted in rows.
@@ -111,21 +114,15 @@ impl Panels {
         let mut best = vec![f32::NEG_INFINITY; codes.len()];
         codes.fill(0);
         let mut products = vec![0.0; TILE_LEN * PANEL_LEN];
-        let mut padded = Vec::new();
         for first in (0..self.n_centroids).step_by(PANEL_LEN) {
             let n = PANEL_LEN.min(self.n_centroids - first);
             let width = n.next_multiple_of(LANES);
             let panel = &self.panels[first * self.dim..][..width * self.dim];
             let tiles = rows.chunks(TILE_LEN * self.dim);
             let outputs = codes.chunks_mut(TILE_LEN).zip(best.chunks_mut(TILE_LEN));
-            for (mut tile, (codes, best)) in tiles.zip(outputs) {
-                if codes.len() < MIN_ROWS {
-                    padded.clear();
-                    (0..MIN_ROWS).for_each(|_| padded.extend_from_slice(tile));
-                    tile = &padded;
-                }
+            for (tile, (codes, best)) in tiles.zip(outputs) {
                 let products = &mut products[..tile.len() / self.dim * width];
-                similarities(panel, width, tile, self.dim, products);
+                similarities(self.kernel, panel, width, tile, self.dim, products);
                 let penalties = self.penalties.get(first..first + n).unwrap_or(&[]);
                 let rows = products.chunks_exact_mut(width).zip(codes).zip(best);
                 rows.for_each(|((products, code), best)| {

@@ -126,8 +126,7 @@ impl<'a> ProjectionSums<'a> {
         self.panels.multiply(of_projected, active.len(), products, |i, first, products| {
             let of_row = &mut of_hidden[active[i] * n + first..][..products.len()];
             of_row.iter_mut().zip(products).for_each(|(sum, x)| *sum += x);
-        });
-        Ok(())
+        })
     }
 
     /// Adds the part of ∂W that some rows are.
@@ -161,8 +160,7 @@ impl<'a> ProjectionSums<'a> {
                     panels.multiply(transposed, n_columns, products, |column, first, products| {
                         let sums = &mut sums[column * dim + first..][..products.len()];
                         sums.iter_mut().zip(products).for_each(|(sum, x)| *sum += x);
-                    });
-                    Ok(())
+                    })
                 },
             )
         })

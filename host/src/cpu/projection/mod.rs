@@ -11,7 +11,8 @@ use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
 use crate::error::Result;
-use crate::linalg::gemm::{LANES, MIN_ROWS, PANEL_LEN, TILE_LEN, similarities};
+use crate::linalg::gemm::{LANES, PANEL_LEN, TILE_LEN, similarities};
+use crate::linalg::kernels::Kernels;
 use crate::linalg::normalize::row_norm;
 use crate::runtime::alloc::{fill, filled, reserve};
 use crate::runtime::interrupt::Interrupt;
@@ -74,23 +75,24 @@ impl Panels {
     }
 
     /// Multiplies `n_rows` rows of `depth` elements with the matrix, and gives `take` the number of
-    /// each row, the first column of some, and their products. `rows` has [`MIN_ROWS`] at least.
+    /// each row, the first column of some, and their products.
     fn multiply(
         &self,
         rows: &[f32],
         n_rows: usize,
         products: &mut [f32],
         mut take: impl FnMut(usize, usize, &[f32]),
-    ) {
-        let n_multiplied = n_rows.max(MIN_ROWS);
+    ) -> Result<()> {
+        let kernel = Kernels::get()?.f32;
+        let rows = &rows[..n_rows * self.depth];
         for (first, n, width, panel) in self.iter() {
-            let products = &mut products[..n_multiplied * width];
-            let rows = &rows[..n_multiplied * self.depth];
-            similarities(panel, width, rows, self.depth, products);
-            for (row, products) in products.chunks_exact(width).take(n_rows).enumerate() {
+            let products = &mut products[..n_rows * width];
+            similarities(kernel, panel, width, rows, self.depth, products);
+            for (row, products) in products.chunks_exact(width).enumerate() {
                 take(row, first, &products[..n]);
             }
         }
+        Ok(())
     }
 }
 
@@ -184,7 +186,6 @@ impl Weights {
             u.copy_from_slice(products);
             let bias = self.bias.get(first..).unwrap_or_default();
             u.iter_mut().zip(bias).for_each(|(u, b)| *u += b);
-        });
-        Ok(())
+        })
     }
 }

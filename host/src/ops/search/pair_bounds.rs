@@ -45,7 +45,8 @@ pub fn score_bounds(
 ///
 /// with ‖x‖₂ ≤ ‖x̂‖₂ + ‖u‖₂, ρ = (8 + Lq + dim) · 2⁻²³ (f32: 3 · dim, since products are split),
 /// and δ the smallest normal number of the type, since tensor cores align subnormal numbers by its
-/// exponent. What a search re-scores is compared with what it does not by these.
+/// exponent (bf16: 2⁻⁵², for CPUs that take subnormal numbers for 0). What a search re-scores is
+/// compared with what it does not by these.
 ///
 /// # Errors
 /// The errors of [`Problem::new`]; [`Error::HostMemory`](crate::Error::HostMemory).
@@ -57,6 +58,11 @@ pub fn rescore_bounds(
 ) -> Result<Vec<f32>> {
     PairBounds::of_rescored(queries, documents, element).all(pairing)
 }
+
+/// δ of bf16. CPUs that multiply pairs take numbers and sums below 2⁻¹²⁶ for 0, which moves a score
+/// by at most 2⁻¹²⁶ · (√dim · (‖d‖₂ · n + Σ_s ‖q_s‖₂) + n · dim) for n query tokens. With this δ
+/// the formula of [`rescore_bounds`] has each of these terms, since ρ is more than 2⁻²¹.
+const BF16_LEAST: f32 = 1.0 / (1u64 << 52) as f32;
 
 /// The bounds of the scores of two sides, pair by pair.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +97,7 @@ impl<'a> PairBounds<'a> {
         let bounds = PairBounds::of_scores(queries, documents);
         let dim = bounds.dim as f64;
         let (n_products, least) = with_element!(element, T => (T::N_PRODUCTS, T::NORMAL_MIN));
+        let least = if element == ElementType::Bf16 { BF16_LEAST } else { least };
         let (n_products, least) = (n_products as f64 * dim, dim.sqrt() * f64::from(least));
         PairBounds { rescored: Some(Rescored { n_products, least }), ..bounds }
     }

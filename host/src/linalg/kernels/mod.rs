@@ -1,0 +1,176 @@
+//! Kernels of the CPU engine: products of a tile of document rows and a panel of query tokens.
+//!
+//! All of them are one loop ([`multiply`]) over registers of 32-bit lanes. Each side is a matrix
+//! of *groups* of 32 bits: one f32, two bf16, two whole numbers of 16 bits, or four of 8. A kernel
+//! is a row of the [`table`]: an instruction set, what a group holds, the tile that it keeps in
+//! registers, and how many multiply-adds a core does in a cycle. Which rows a CPU can run
+//! ([`InstructionSet::is_available`]) is apart from which it prefers ([`Kernels::new`]), and both
+//! are decided once.
+
+mod floats;
+mod integers;
+mod multiply;
+mod table;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use crate::error::{Error, Result};
+pub(crate) use table::InstructionSet;
+use table::TABLE;
+
+/// Environment variable that names the best instruction set to use.
+const VARIABLE: &str = "MAXSIM_CPU";
+
+/// What the two sides of a product are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operand {
+    /// f32, added up in f32.
+    F32,
+    /// Pairs of bf16, whose products are exact, added up in f32.
+    Bf16,
+    /// Pairs of whole numbers of 16 bits, added up in i32.
+    Words,
+    /// Four whole numbers of 8 bits, of rows without a sign, of panels with one; in i32.
+    Bytes,
+}
+
+impl Operand {
+    /// Elements of a group of 32 bits.
+    pub const fn group(self) -> usize {
+        match self {
+            Operand::F32 => 1,
+            Operand::Bf16 | Operand::Words => 2,
+            Operand::Bytes => 4,
+        }
+    }
+
+    /// Whether products are sums of whole numbers, in i32.
+    pub const fn is_integer(self) -> bool {
+        matches!(self, Operand::Words | Operand::Bytes)
+    }
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    set: InstructionSet,
+    operand: Operand,
+    /// Multiply-adds of one core in a cycle, where nothing else limits it.
+    rate: usize,
+    run: fn(Tile<'_>),
+}
+
+/// What is added to the products.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Plus<'a> {
+    Nothing,
+    /// A number for each column: bits of what the products are.
+    Columns(&'a [u32]),
+    /// What is in the products' place.
+    Products,
+}
+
+/// A tile of rows and a panel of columns, and where their products go.
+#[derive(Debug)]
+pub(crate) struct Tile<'a> {
+    /// `[groups, width]`.
+    pub panel: &'a [u32],
+    pub width: usize,
+    /// `[rows, groups]`.
+    pub rows: &'a [u32],
+    pub groups: usize,
+    /// The groups that are multiplied.
+    pub block: Range<usize>,
+    pub plus: Plus<'a>,
+    /// What will be read next, fetched into the cache meanwhile. Any memory, also none.
+    pub ahead: &'a [u8],
+    /// `[rows, width]`, bits of f32 or i32.
+    pub products: &'a mut [u32],
+}
+
+impl Kernel {
+    /// What its sides are made of.
+    pub fn operand(&self) -> Operand {
+        self.operand
+    }
+
+    /// Writes `products[t · width + s] = Σ_k panel[k · width + s] · rows[t · groups + k]`, each sum
+    /// in the same order whatever its `s` and `t`.
+    ///
+    /// # Panics
+    /// When a slice has another length than the others say, or width is not a multiple of
+    /// [`LANES`](super::gemm::LANES).
+    pub fn multiply(&self, tile: Tile<'_>) {
+        let n_rows = tile.rows.len() / tile.groups;
+        assert!(tile.width > 0 && tile.width.is_multiple_of(super::gemm::LANES));
+        assert!(tile.block.start < tile.block.end && tile.block.end <= tile.groups);
+        assert_eq!(tile.panel.len(), tile.groups * tile.width);
+        assert_eq!(tile.rows.len(), tile.groups * n_rows);
+        assert_eq!(tile.products.len(), n_rows * tile.width);
+        if let Plus::Columns(columns) = tile.plus {
+            assert_eq!(columns.len(), tile.width);
+        }
+        (self.run)(tile);
+    }
+}
+
+/// The kernels that this process uses.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    pub f32: &'static Kernel,
+    pub integers: &'static Kernel,
+    /// None where bf16 is multiplied as f32.
+    pub bf16: Option<&'static Kernel>,
+    /// The same instructions for loops that a compiler vectorises.
+    pub arch: pulp::Arch,
+}
+
+impl Kernels {
+    /// Those of this CPU, or of a lesser one that the environment names.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where MAXSIM_CPU names no instruction set that this CPU has.
+    pub fn get() -> Result<&'static Kernels> {
+        static CHOSEN: OnceLock<std::result::Result<Kernels, String>> = OnceLock::new();
+        let chosen = CHOSEN.get_or_init(|| {
+            let limit = std::env::var_os(VARIABLE).map(|name| name.to_string_lossy().into_owned());
+            Ok(Kernels::new(limit_of(limit.as_deref())?))
+        });
+        chosen.as_ref().map_err(|name| Error::Unsupported {
+            what: format!("{VARIABLE}={name}"),
+            why: format!(
+                "this CPU has {}; unset the variable for the best of them",
+                InstructionSet::available_names()
+            ),
+        })
+    }
+
+    /// The fastest kernel for each operand of instruction sets up to `limit`.
+    fn new(limit: InstructionSet) -> Kernels {
+        let best = |operands: &[Operand]| {
+            let rows = TABLE.iter().filter(|kernel| operands.contains(&kernel.operand));
+            rows.filter(|kernel| kernel.set <= limit && kernel.set.is_available())
+                .max_by_key(|kernel| kernel.rate)
+        };
+        let portable = |operands| best(operands).expect("the table has portable rows");
+        Kernels {
+            f32: portable(&[Operand::F32]),
+            integers: portable(&[Operand::Words, Operand::Bytes]),
+            bf16: best(&[Operand::Bf16]),
+            arch: limit.arch(),
+        }
+    }
+}
+
+/// The best instruction set that may be used: the named one, or that of the CPU.
+fn limit_of(name: Option<&str>) -> std::result::Result<InstructionSet, String> {
+    match name {
+        None | Some("") => Ok(InstructionSet::best()),
+        Some(name) => InstructionSet::available().find(|set| set.name() == name).ok_or(name.into()),
+    }
+}

@@ -1,0 +1,125 @@
+//! The table of kernels, and which instruction sets a CPU has.
+
+#[cfg(target_arch = "x86_64")]
+use super::x86;
+use super::{Kernel, Operand, Tile, floats, integers};
+
+/// Why a kernel that was chosen cannot fail to run.
+pub(super) const ABSENT: &str = "kernels are chosen of what the CPU has";
+
+/// What kernels need of a CPU, each more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum InstructionSet {
+    /// What every CPU of the target has.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, BW, CD, DQ and VL.
+    Avx512,
+    /// AVX-512 VNNI: dot products of bytes.
+    Vnni,
+    /// AVX-512 BF16: dot products of bf16.
+    Bf16,
+}
+
+impl InstructionSet {
+    const ALL: [InstructionSet; 5] = [
+        InstructionSet::Portable,
+        InstructionSet::Avx2,
+        InstructionSet::Avx512,
+        InstructionSet::Vnni,
+        InstructionSet::Bf16,
+    ];
+
+    /// The name in the environment.
+    pub fn name(self) -> &'static str {
+        match self {
+            InstructionSet::Portable => "portable",
+            InstructionSet::Avx2 => "avx2",
+            InstructionSet::Avx512 => "avx512",
+            InstructionSet::Vnni => "vnni",
+            InstructionSet::Bf16 => "bf16",
+        }
+    }
+
+    /// Whether this CPU, and what is below its programs, has it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn is_available(self) -> bool {
+        let avx512 = || pulp::x86::V4::try_new().is_some();
+        match self {
+            InstructionSet::Portable => true,
+            InstructionSet::Avx2 => pulp::x86::V3::try_new().is_some(),
+            InstructionSet::Avx512 => avx512(),
+            InstructionSet::Vnni => avx512() && is_x86_feature_detected!("avx512vnni"),
+            InstructionSet::Bf16 => avx512() && is_x86_feature_detected!("avx512bf16"),
+        }
+    }
+
+    /// Whether this CPU has it.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn is_available(self) -> bool {
+        self == InstructionSet::Portable
+    }
+
+    /// What the compiler may use in loops of a call that is limited to this.
+    #[cfg(target_arch = "x86_64")]
+    pub fn arch(self) -> pulp::Arch {
+        if self >= InstructionSet::Avx512
+            && let Some(simd) = pulp::x86::V4::try_new()
+        {
+            return pulp::Arch::V4(simd);
+        }
+        match pulp::x86::V3::try_new() {
+            Some(simd) if self >= InstructionSet::Avx2 => pulp::Arch::V3(simd),
+            _ => pulp::Arch::Scalar,
+        }
+    }
+
+    /// What the compiler may use in loops of a call that is limited to this.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn arch(self) -> pulp::Arch {
+        pulp::Arch::new()
+    }
+
+    /// Those of this CPU, the least first.
+    pub fn available() -> impl Iterator<Item = InstructionSet> {
+        InstructionSet::ALL.into_iter().filter(|set| set.is_available())
+    }
+
+    /// The best of this CPU.
+    pub fn best() -> InstructionSet {
+        InstructionSet::available().last().unwrap_or(InstructionSet::Portable)
+    }
+
+    /// The names of those of this CPU, for messages.
+    pub fn available_names() -> String {
+        InstructionSet::available().map(InstructionSet::name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Every kernel. `<V, R>` is the tile that it keeps in registers: V registers of columns against R
+/// rows. Rates are multiply-adds that a core does in a cycle where nothing else limits it, roughly:
+/// they rank kernels of one operand; of the same rate, the later one is taken.
+pub(super) static TABLE: &[Kernel] = &[
+    #[cfg(target_arch = "x86_64")]
+    row(InstructionSet::Portable, Operand::F32, 2, floats::portable::<16, 1>),
+    #[cfg(not(target_arch = "x86_64"))]
+    row(InstructionSet::Portable, Operand::F32, 8, floats::portable::<4, 4>),
+    row(InstructionSet::Portable, Operand::Words, 4, integers::portable::<2, 4>),
+    #[cfg(target_arch = "x86_64")]
+    row(InstructionSet::Avx2, Operand::F32, 16, floats::avx2::<2, 6>),
+    #[cfg(target_arch = "x86_64")]
+    row(InstructionSet::Avx2, Operand::Words, 24, x86::words_avx2::<2, 6>),
+    #[cfg(target_arch = "x86_64")]
+    row(InstructionSet::Avx512, Operand::F32, 32, floats::avx512::<2, 8>),
+    #[cfg(target_arch = "x86_64")]
+    row(InstructionSet::Avx512, Operand::Words, 32, x86::words_avx512::<2, 8>),
+    #[cfg(target_arch = "x86_64")]
+    row(InstructionSet::Vnni, Operand::Bytes, 64, x86::bytes_vnni::<2, 8>),
+    #[cfg(target_arch = "x86_64")]
+    row(InstructionSet::Bf16, Operand::Bf16, 32, x86::bf16::<2, 8>),
+];
+
+const fn row(set: InstructionSet, operand: Operand, rate: usize, run: fn(Tile<'_>)) -> Kernel {
+    Kernel { set, operand, rate, run }
+}
