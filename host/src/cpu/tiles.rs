@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 
 use super::tokens::Matrix;
 use crate::error::Result;
@@ -127,50 +127,58 @@ pub(super) fn tile_rows<'a, F: Format>(
                 residuals.decode(span.rows.start, bytemuck::cast_slice_mut(values));
             }
             None => {
-                for (row, to) in span.rows.clone().zip(values.chunks_exact_mut(groups)) {
-                    row_groups::<F>(operand, arch, &documents.data[row * dim..][..dim], to);
-                }
+                let data = &documents.data[span.rows.start * dim..span.rows.end * dim];
+                arch.dispatch(Rows::<F> { operand, data, dim, to: values });
             }
         }
     }
     Ok(&buffer[..n_rows * groups])
 }
 
-/// Writes a row as groups. What is beyond the row in its last group is left as it is: a panel has
-/// zeros there.
-fn row_groups<F: Format>(operand: Operand, arch: Arch, row: &[F::Stored], groups: &mut [u32]) {
-    match operand {
-        Operand::F32 => widen::<F>(row, bytemuck::cast_slice_mut(groups)),
-        Operand::Bf16 => {
-            bytemuck::cast_slice_mut(groups)[..2 * row.len()].copy_from_slice(cast_bytes(row))
-        }
-        Operand::Words | Operand::Bytes => {
-            let is_signed = F::FORMAT == TokenFormat::Int8;
-            let row: &[u8] = cast_bytes(row);
-            arch.dispatch(
-                #[inline(always)]
-                || match (operand, is_signed) {
-                    (Operand::Bytes, false) => {
-                        bytemuck::cast_slice_mut(groups)[..row.len()].copy_from_slice(row);
-                    }
-                    (Operand::Bytes, true) => {
-                        let to: &mut [u8] = bytemuck::cast_slice_mut(groups);
-                        to.iter_mut().zip(row).for_each(|(to, &x)| *to = x ^ 0x80);
-                    }
-                    (_, false) => {
-                        let to: &mut [i16] = bytemuck::cast_slice_mut(groups);
-                        to.iter_mut().zip(row).for_each(|(to, &x)| *to = i16::from(x));
-                    }
-                    (_, true) => {
-                        let to: &mut [i16] = bytemuck::cast_slice_mut(groups);
-                        to.iter_mut().zip(row).for_each(|(to, &x)| *to = i16::from(x as i8));
-                    }
-                },
-            );
+/// Writes rows as groups, zeros where a row does not fill its last one.
+struct Rows<'a, F: Format> {
+    operand: Operand,
+    data: &'a [F::Stored],
+    dim: usize,
+    to: &'a mut [u32],
+}
+
+impl<F: Format> WithSimd for Rows<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Rows { operand, data, dim, to } = self;
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        match (operand, F::FORMAT) {
+            (Operand::F32, _) => widen::<F>(data, bytemuck::cast_slice_mut(to)),
+            (Operand::Bf16, _) => {
+                let elements: &[u16] = bytemuck::cast_slice(data);
+                rows(elements, dim, bytemuck::cast_slice_mut(to), |x| x);
+            }
+            // Kernels of bytes take rows without a sign; see `Panel::pack`.
+            (Operand::Bytes, TokenFormat::Int8) => {
+                rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| x ^ 0x80);
+            }
+            (Operand::Bytes, _) => rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| x),
+            (Operand::Words, TokenFormat::Int8) => {
+                rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| i16::from(x as i8));
+            }
+            (Operand::Words, _) => rows(bytes, dim, bytemuck::cast_slice_mut(to), i16::from),
         }
     }
 }
 
-fn cast_bytes<T: bytemuck::Pod>(row: &[T]) -> &[u8] {
-    bytemuck::cast_slice(row)
+/// Writes rows of `dim` elements to as many longer ones, zeros behind each.
+#[inline(always)]
+fn rows<A: Copy, B: Copy + Default>(from: &[A], dim: usize, to: &mut [B], of: impl Fn(A) -> B) {
+    let n = from.len() / dim;
+    // All at once where rows are as long.
+    let (dim, len) =
+        if from.len() == to.len() { (from.len(), to.len()) } else { (dim, to.len() / n) };
+    for (from, to) in from.chunks_exact(dim).zip(to.chunks_exact_mut(len)) {
+        let (to, rest) = to.split_at_mut(dim);
+        to.iter_mut().zip(from).for_each(|(to, &x)| *to = of(x));
+        rest.fill(B::default());
+    }
 }

@@ -1,5 +1,7 @@
-//! Arithmetic on rows in host memory: kernels for products of a tile, lengths of rows.
+//! Arithmetic on rows in host memory: conversion, kernels for products of a tile, lengths of
+//! rows.
 
+pub(crate) mod convert;
 pub(crate) mod gemm;
 pub(crate) mod kernels;
 pub(crate) mod normalize;

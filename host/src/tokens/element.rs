@@ -1,10 +1,10 @@
 //! Element types of token matrices, as Rust types.
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 pub use maxsim_kernels::abi::element::ElementType;
 
 use super::format::{Format, TokenFormat, sealed};
+use crate::linalg::convert::widen_f16;
 
 /// Elements that the CPU works on at once.
 pub(crate) const LANES: usize = 16;
@@ -75,7 +75,7 @@ impl Format for f16 {
     const FORMAT: TokenFormat = TokenFormat::Element(ElementType::F16);
 
     fn widen_into(stored: &[f16], values: &mut [f32]) {
-        stored.convert_to_f32_slice(values);
+        widen_f16(stored, values);
     }
 }
 

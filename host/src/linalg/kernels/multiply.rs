@@ -46,7 +46,8 @@ pub(super) unsafe fn multiply<L: Lanes, const V: usize, const R: usize>(
     mut tile: Tile<'_>,
 ) {
     let n_rows = tile.rows.len() / tile.groups;
-    let mut ahead = Ahead::new(tile.ahead, n_rows.div_ceil(R));
+    let n_strips = tile.width.div_ceil(V * L::LANES);
+    let mut ahead = Ahead::new(tile.ahead, n_strips * n_rows.div_ceil(R));
     let mut column = 0;
     while column < tile.width {
         // SAFETY: as the caller promises; the columns are within the width.
