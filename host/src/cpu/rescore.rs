@@ -13,6 +13,7 @@ use rayon::iter::IntoParallelIterator;
 use super::score;
 use super::tokens::Matrix;
 use crate::error::Result;
+use crate::linalg::kernels::Kernels;
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::scores::Scores;
@@ -58,7 +59,8 @@ pub(crate) fn rescore<T: Element>(
         rest = others;
         tasks.push(Task { first, values, token_scores: task });
     }
-    let call = Call { problem, tokens, winners: &winners, offsets: &offsets, arch: Arch::new() };
+    let arch = Kernels::get()?.arch;
+    let call = Call { problem, tokens, winners: &winners, offsets: &offsets, arch };
     let n_elements = winners.len().saturating_mul(problem.dim());
     Parallel::new().over(n_elements).try_for_each_with(
         tasks.into_par_iter(),

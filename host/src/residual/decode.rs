@@ -10,6 +10,7 @@ use super::lanes::{ByByte, Look, Tables};
 use super::tokens::ResidualTokens;
 use super::vjp::ResidualGradients;
 use crate::error::Result;
+use crate::linalg::kernels::Kernels;
 use crate::linalg::normalize::norm_of_row;
 use crate::runtime::alloc::zeroed;
 use crate::runtime::fetch::fetch;
@@ -40,7 +41,7 @@ impl ResidualTokens<'_> {
         let dim = self.codec().dim();
         let n = self.codes().len() as u64 * dim as u64;
         let mut data = zeroed::<T>(n)?;
-        let decoder = Decoder::new(self.codec(), self.order());
+        let decoder = Decoder::new(self.codec(), self.order())?;
         let decode = |(chunk, rows): (usize, &mut [T])| {
             let mut x = vec![0.0; dim];
             for (row, to) in (chunk * CHUNK_LEN..).zip(rows.chunks_exact_mut(dim)) {
@@ -69,7 +70,7 @@ impl HostResiduals {
     /// Copies tokens, without their mask, and their codec.
     pub(crate) fn new(tokens: &ResidualTokens<'_>) -> Result<HostResiduals> {
         let tokens = tokens.copied()?;
-        let decoder = Decoder::new(tokens.codec(), tokens.order());
+        let decoder = Decoder::new(tokens.codec(), tokens.order())?;
         Ok(HostResiduals { tokens, decoder })
     }
 
@@ -87,14 +88,16 @@ impl HostResiduals {
 /// A codec's weights, and how to look them up.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    /// The CPU's instruction set, looked up once.
+    /// The instructions that the engine may use, looked up once.
     arch: Arch,
     tables: Tables,
 }
 
 impl Decoder {
-    pub fn new(codec: &ResidualCodec<'_>, order: BitOrder) -> Decoder {
-        Decoder { arch: Arch::new(), tables: Tables::new(codec, order) }
+    /// # Errors
+    /// As [`Kernels::get`].
+    pub fn new(codec: &ResidualCodec<'_>, order: BitOrder) -> Result<Decoder> {
+        Ok(Decoder { arch: Kernels::get()?.arch, tables: Tables::new(codec, order) })
     }
 
     /// Decodes the rows of `tokens` from `first` on that there is room for. Codec and order must be
@@ -296,7 +299,8 @@ mod tests {
                     let expected = (0..N_ROWS).flat_map(|row| expected(&tokens, row));
                     let expected: Vec<u32> = expected.map(f32::to_bits).collect();
                     for arch in archs() {
-                        let decoder = Decoder { arch, ..Decoder::new(tokens.codec(), order) };
+                        let decoder =
+                            Decoder { arch, ..Decoder::new(tokens.codec(), order).unwrap() };
                         let mut found = vec![f32::NAN; N_ROWS * dim];
                         let (first, others) = found.split_at_mut(dim);
                         decoder.rows(&tokens, 0, first);

@@ -58,7 +58,7 @@ impl ResidualTokens<'_> {
             });
         }
         let by_code = ByCode::new(self.codes(), codec.n_centroids())?;
-        let decoder = Decoder::new(codec, self.order());
+        let decoder = Decoder::new(codec, self.order())?;
         let mut centroids = filled(codec.n_centroids() as u64 * dim as u64, 0.0)?;
         let shares = centroids.par_chunks_mut(CHUNK_LEN * dim).enumerate().map(|(chunk, rows)| {
             let mut share = vec![0.0; n_weights];
