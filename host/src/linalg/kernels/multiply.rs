@@ -165,20 +165,10 @@ unsafe fn sums<L: Lanes, const V: usize, const R: usize>(
     ahead: &[u8],
 ) -> [[L::Register; V]; R] {
     let mut sums = [[lanes.splat(0); V]; R];
-    // SAFETY: each step reads one line of the panel and one group of each row, `depth` times.
-    let mut step = |panel: *const u32, rows: *const u32| unsafe {
-        let columns: [L::Register; V] =
-            std::array::from_fn(|v| panel.add(v * L::LANES).cast::<L::Register>().read_unaligned());
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let row = lanes.splat(*rows.add(r * stride));
-            for (sum, column) in sums.iter_mut().zip(columns) {
-                *sum = lanes.multiply_add(column, row, *sum);
-            }
-        }
-    };
     let mut line = ahead.as_ptr();
     let mut n_lines = ahead.len().div_ceil(LINE_BYTES);
-    // SAFETY: pointers advance by what each step has read.
+    // SAFETY: each step reads one line of the panel and one group of each row, `depth` times, and
+    // pointers advance by what it has read.
     unsafe {
         for _ in 0..depth / 2 {
             // One line in two steps: seldom enough that fetching does not hold up multiplying.
@@ -187,16 +177,42 @@ unsafe fn sums<L: Lanes, const V: usize, const R: usize>(
                 line = line.wrapping_add(LINE_BYTES);
                 n_lines -= 1;
             }
-            step(panel, rows);
-            step(panel.add(width), rows.add(1));
+            step(lanes, panel, (rows, stride), &mut sums);
+            step(lanes, panel.add(width), (rows.add(1), stride), &mut sums);
             panel = panel.add(2 * width);
             rows = rows.add(2);
         }
         if !depth.is_multiple_of(2) {
-            step(panel, rows);
+            step(lanes, panel, (rows, stride), &mut sums);
         }
     }
     sums
+}
+
+/// One group of each row against `V` registers of columns. A function with plain loops: what is not
+/// inlined is compiled without the instructions, which are calls then.
+///
+/// # Safety
+/// The panel has `V` registers here, and each row a group.
+#[inline(always)]
+unsafe fn step<L: Lanes, const V: usize, const R: usize>(
+    lanes: L,
+    panel: *const u32,
+    (rows, stride): (*const u32, usize),
+    sums: &mut [[L::Register; V]; R],
+) {
+    let mut columns = [lanes.splat(0); V];
+    for (v, columns) in columns.iter_mut().enumerate() {
+        // SAFETY: as the caller promises.
+        *columns = unsafe { panel.add(v * L::LANES).cast::<L::Register>().read_unaligned() };
+    }
+    for (r, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: as the caller promises.
+        let row = lanes.splat(unsafe { *rows.add(r * stride) });
+        for v in 0..V {
+            sums[v] = lanes.multiply_add(columns[v], row, sums[v]);
+        }
+    }
 }
 
 /// Has a line of memory brought into the nearest cache.
