@@ -3,6 +3,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::linalg::gemm::PANEL_LEN;
+use crate::linalg::kernels::dispatch;
 
 /// The best similarity so far of every column of a panel, and the token that has it.
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ impl Maxima {
             self.winners[..width].fill(token as i32);
         }
         let token = token as i32;
-        arch.dispatch(TakeIn { maxima: self, similarities, width, token, with_winners });
+        dispatch(arch, TakeIn { maxima: self, similarities, width, token, with_winners });
     }
 }
 

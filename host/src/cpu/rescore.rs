@@ -13,7 +13,7 @@ use rayon::iter::IntoParallelIterator;
 use super::score;
 use super::tokens::Matrix;
 use crate::error::Result;
-use crate::linalg::kernels::Kernels;
+use crate::linalg::kernels::{Kernels, dispatch};
 use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::scores::Scores;
@@ -83,7 +83,7 @@ struct Call<'a, T: Element> {
     tokens: [Matrix<'a, T>; 2],
     winners: &'a [i32],
     offsets: &'a TokenOffsets,
-    /// The CPU's instruction set, looked up once.
+    /// The instructions that the engine may use, looked up once.
     arch: Arch,
 }
 
@@ -121,13 +121,16 @@ impl<T: Element> Call<'_, T> {
                 widened = q;
             }
             let places = self.offsets.range(p);
-            self.arch.dispatch(Similarities {
-                dim,
-                query: &room.query,
-                document: &documents.data[document.start * dim..document.end * dim],
-                winners: &self.winners[places.clone()],
-                similarities: &mut room.similarities,
-            });
+            dispatch(
+                self.arch,
+                Similarities {
+                    dim,
+                    query: &room.query,
+                    document: &documents.data[document.start * dim..document.end * dim],
+                    winners: &self.winners[places.clone()],
+                    similarities: &mut room.similarities,
+                },
+            );
             *value = room.similarities.iter().map(|&x| f64::from(x)).fold(0.0, f64::add) as f32;
             if let Some(token_scores) = &mut token_scores {
                 token_scores[places.start - start..places.end - start]
@@ -199,7 +202,7 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
-    use crate::runtime::archs::archs;
+    use crate::linalg::kernels::InstructionSet;
 
     const DOCUMENT_LEN: usize = 5;
     const WINNERS: [i32; 4] = [4, -1, 0, 2];
@@ -230,15 +233,18 @@ mod tests {
             row.map_or(0.0, |row| expected(query, row)).to_bits()
         });
         let expected: Vec<u32> = expected.collect();
-        for arch in archs() {
+        for arch in InstructionSet::available().map(InstructionSet::arch) {
             let mut found = vec![f32::NAN; WINNERS.len()];
-            arch.dispatch(Similarities {
-                dim,
-                query: &query,
-                document: &document,
-                winners: &WINNERS,
-                similarities: &mut found,
-            });
+            dispatch(
+                arch,
+                Similarities {
+                    dim,
+                    query: &query,
+                    document: &document,
+                    winners: &WINNERS,
+                    similarities: &mut found,
+                },
+            );
             let found: Vec<u32> = found.into_iter().map(f32::to_bits).collect();
             assert_eq!(found, expected, "{arch:?}, {} of dim {dim}", T::TYPE);
         }

@@ -9,6 +9,7 @@ use super::norms::Norms;
 use super::panels::Panel;
 use crate::error::Result;
 use crate::linalg::gemm::TILE_LEN;
+use crate::linalg::kernels::dispatch;
 use crate::runtime::alloc::reserve;
 use crate::tokens::scales::Scales;
 
@@ -99,9 +100,9 @@ impl<'a> RowScales<'a> {
         factors: &Factors,
     ) -> &'b [f32] {
         match are_integers {
-            true => arch.dispatch(Apply::<true> { products, panel, factors }),
+            true => dispatch(arch, Apply::<true> { products, panel, factors }),
             false if factors.scales.is_empty() => {}
-            false => arch.dispatch(Apply::<false> { products, panel, factors }),
+            false => dispatch(arch, Apply::<false> { products, panel, factors }),
         }
         bytemuck::cast_slice(products)
     }

@@ -10,7 +10,7 @@ use pulp::{Arch, Simd, WithSimd};
 use super::tokens::Matrix;
 use crate::error::Result;
 use crate::linalg::gemm::TILE_LEN;
-use crate::linalg::kernels::Operand;
+use crate::linalg::kernels::{Operand, dispatch};
 use crate::runtime::alloc::fill;
 use crate::tokens::element::ElementType;
 use crate::tokens::format::widen;
@@ -128,7 +128,7 @@ pub(super) fn tile_rows<'a, F: Format>(
             }
             None => {
                 let data = &documents.data[span.rows.start * dim..span.rows.end * dim];
-                arch.dispatch(Rows::<F> { operand, data, dim, to: values });
+                dispatch(arch, Rows::<F> { operand, data, dim, to: values });
             }
         }
     }

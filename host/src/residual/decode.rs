@@ -10,7 +10,7 @@ use super::lanes::{ByByte, Look, Tables};
 use super::tokens::ResidualTokens;
 use super::vjp::ResidualGradients;
 use crate::error::Result;
-use crate::linalg::kernels::Kernels;
+use crate::linalg::kernels::{Kernels, dispatch};
 use crate::linalg::normalize::norm_of_row;
 use crate::runtime::alloc::zeroed;
 use crate::runtime::fetch::fetch;
@@ -123,7 +123,7 @@ impl Decoder {
             Arch::V4(simd) => Simd::vectorize(simd, Decode { look: simd, rows }),
             #[cfg(target_arch = "x86_64")]
             Arch::V3(simd) => Simd::vectorize(simd, Decode { look: simd, rows }),
-            arch => arch.dispatch(Decode { look: ByByte, rows }),
+            arch => dispatch(arch, Decode { look: ByByte, rows }),
         }
     }
 }
@@ -234,9 +234,9 @@ mod tests {
     use maxsim_kernels::abi::residual::bucket;
 
     use super::*;
+    use crate::linalg::kernels::InstructionSet;
     use crate::linalg::normalize::row_norm;
     use crate::residual::{Centroids, Codes};
-    use crate::runtime::archs::archs;
     use crate::tokens::element::ElementType;
     use crate::tokens::layout::TokenLayout;
 
@@ -298,7 +298,7 @@ mod tests {
                     let tokens = tokens((nbits, dim, normalize), element, order);
                     let expected = (0..N_ROWS).flat_map(|row| expected(&tokens, row));
                     let expected: Vec<u32> = expected.map(f32::to_bits).collect();
-                    for arch in archs() {
+                    for arch in InstructionSet::available().map(InstructionSet::arch) {
                         let decoder =
                             Decoder { arch, ..Decoder::new(tokens.codec(), order).unwrap() };
                         let mut found = vec![f32::NAN; N_ROWS * dim];

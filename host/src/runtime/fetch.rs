@@ -1,7 +1,7 @@
 //! Asks for memory before it is needed.
 
 /// Bytes that memory gives at once.
-const CACHE_LINE: usize = 64;
+pub(crate) const CACHE_LINE: usize = 64;
 
 /// Reads a byte of every cache line of rows that lie far apart: together they take little longer
 /// than one, and one by one, between what is computed of them, each would be waited for.

@@ -1,8 +1,6 @@
 //! Helpers for every layer above: fallible allocation, shared values, the thread pool.
 
 pub(crate) mod alloc;
-#[cfg(test)]
-pub(crate) mod archs;
 pub(crate) mod arrival;
 #[cfg(feature = "serde")]
 pub(crate) mod by_name;

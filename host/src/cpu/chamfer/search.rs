@@ -4,6 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::cloud::{Cloud, FAN_OUT, LANES, NO_POINT, add, is_l1};
 use crate::cpu::tokens::Matrix;
+use crate::linalg::kernels::dispatch;
 use crate::problem::chamfer::Metric;
 use crate::tokens::format::{Format, widen};
 use crate::tokens::layout::TokenLayout;
@@ -38,8 +39,8 @@ const STACK_LEN: usize = 12 * FAN_OUT;
 pub(super) fn find(own: &Cloud, other: &Cloud, metric: Metric, first: usize, found: &mut [Best]) {
     let arch = Arch::new();
     match is_l1(metric) {
-        true => arch.dispatch(Find::<true> { own, other, first, found }),
-        false => arch.dispatch(Find::<false> { own, other, first, found }),
+        true => dispatch(arch, Find::<true> { own, other, first, found }),
+        false => dispatch(arch, Find::<false> { own, other, first, found }),
     }
 }
 

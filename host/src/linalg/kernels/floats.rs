@@ -49,7 +49,7 @@ pub(super) fn portable<const V: usize, const R: usize>(tile: Tile<'_>) {
     pulp::Scalar.vectorize(Multiply::<V, R>(tile));
     // What these targets always have.
     #[cfg(not(target_arch = "x86_64"))]
-    pulp::Arch::new().dispatch(Multiply::<V, R>(tile));
+    super::dispatch(pulp::Arch::new(), Multiply::<V, R>(tile));
 }
 
 /// AVX2 and FMA.

@@ -19,6 +19,10 @@ mod x86;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+use pulp::Simd;
+use pulp::{Arch, WithSimd};
+
 use crate::error::{Error, Result};
 pub(crate) use table::InstructionSet;
 use table::TABLE;
@@ -127,7 +131,7 @@ pub(crate) struct Kernels {
     /// None where bf16 is multiplied as f32.
     pub bf16: Option<&'static Kernel>,
     /// The same instructions for loops that a compiler vectorises.
-    pub arch: pulp::Arch,
+    pub arch: Arch,
 }
 
 impl Kernels {
@@ -165,6 +169,21 @@ impl Kernels {
             arch: limit.arch(),
         }
     }
+}
+
+/// Runs a loop that is compiled for the registers of `arch`.
+///
+/// WebAssembly that is built for its registers always has them: the loop stands in a module once,
+/// which is to be small, and not once more for CPUs without.
+#[inline(always)]
+pub(crate) fn dispatch<Op: WithSimd>(arch: Arch, op: Op) -> Op::Output {
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    {
+        let _ = arch;
+        Simd::vectorize(pulp::wasm::Simd128::try_new().expect(table::ABSENT), op)
+    }
+    #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
+    arch.dispatch(op)
 }
 
 /// The best instruction set that may be used: the named one, or that of the CPU.

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::{Plus, Tile};
+use crate::runtime::fetch::CACHE_LINE;
 
 /// Registers of 32-bit lanes, as an instruction set has them.
 ///
@@ -31,9 +32,6 @@ pub(super) unsafe trait Lanes: Copy {
     /// Adds sums.
     fn add(self, a: Self::Register, b: Self::Register) -> Self::Register;
 }
-
-/// Bytes of a line of the caches.
-const LINE_BYTES: usize = 64;
 
 /// Multiplies a tile, `V` registers of columns and `R` rows at a time.
 ///
@@ -72,7 +70,7 @@ struct Ahead<'a> {
 impl<'a> Ahead<'a> {
     fn new(rest: &'a [u8], n_blocks: usize) -> Ahead<'a> {
         let part = rest.len().div_ceil(n_blocks.max(1));
-        Ahead { rest, part: part.next_multiple_of(LINE_BYTES) }
+        Ahead { rest, part: part.next_multiple_of(CACHE_LINE) }
     }
 
     #[inline(always)]
@@ -166,7 +164,7 @@ unsafe fn sums<L: Lanes, const V: usize, const R: usize>(
 ) -> [[L::Register; V]; R] {
     let mut sums = [[lanes.splat(0); V]; R];
     let mut line = ahead.as_ptr();
-    let mut n_lines = ahead.len().div_ceil(LINE_BYTES);
+    let mut n_lines = ahead.len().div_ceil(CACHE_LINE);
     // SAFETY: each step reads one line of the panel and one group of each row, `depth` times, and
     // pointers advance by what it has read.
     unsafe {
@@ -174,7 +172,7 @@ unsafe fn sums<L: Lanes, const V: usize, const R: usize>(
             // One line in two steps: seldom enough that fetching does not hold up multiplying.
             if n_lines > 0 {
                 fetch(line);
-                line = line.wrapping_add(LINE_BYTES);
+                line = line.wrapping_add(CACHE_LINE);
                 n_lines -= 1;
             }
             step(lanes, panel, (rows, stride), &mut sums);

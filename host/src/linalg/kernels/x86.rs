@@ -6,11 +6,9 @@
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::{
-    __m256i, __m512, __m512bh, __m512i, _mm512_add_epi32, _mm512_add_ps, _mm512_dpbf16_ps,
-    _mm512_dpbusd_epi32, _mm512_set1_epi32,
+    __m256i, __m512, __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_dpbusd_epi32,
 };
 
-use bytemuck::cast;
 use pulp::x86::{V3, V4};
 
 use super::Tile;
@@ -89,14 +87,14 @@ pub(super) fn words_avx512<const V: usize, const R: usize>(tile: Tile<'_>) {
 
 /// Registers of sixteen groups of bytes, on a CPU with AVX-512 VNNI.
 #[derive(Clone, Copy)]
-struct Dots(());
+struct Dots(Words512);
 
 impl Dots {
     /// # Safety
-    /// The CPU has AVX-512F and VNNI.
+    /// The CPU has VNNI, too.
     #[inline(always)]
-    unsafe fn new() -> Dots {
-        Dots(())
+    unsafe fn new(simd: V4) -> Dots {
+        Dots(Words512(simd))
     }
 }
 
@@ -106,46 +104,44 @@ unsafe impl Lanes for Dots {
 
     #[inline(always)]
     fn splat(self, group: u32) -> __m512i {
-        // SAFETY: who made `self` promises the instructions.
-        unsafe { _mm512_set1_epi32(group as i32) }
+        self.0.splat(group)
     }
 
     #[inline(always)]
     fn multiply_add(self, columns: __m512i, row: __m512i, sums: __m512i) -> __m512i {
-        // SAFETY: who made `self` promises the instructions.
+        // SAFETY: who made `self` promises the instruction.
         unsafe { _mm512_dpbusd_epi32(sums, row, columns) }
     }
 
     #[inline(always)]
     fn add(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: who made `self` promises the instructions.
-        unsafe { _mm512_add_epi32(a, b) }
+        self.0.add(a, b)
     }
 }
 
 /// Four bytes at once on AVX-512 VNNI.
 pub(super) fn bytes_vnni<const V: usize, const R: usize>(tile: Tile<'_>) {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
-    fn run<const V: usize, const R: usize>(tile: Tile<'_>) {
+    fn run<const V: usize, const R: usize>(simd: V4, tile: Tile<'_>) {
         // SAFETY: the function is compiled for these instructions, and only what
         // `Kernel::multiply` has checked gets here.
-        unsafe { multiply::<_, V, R>(Dots::new(), tile) }
+        unsafe { multiply::<_, V, R>(Dots::new(simd), tile) }
     }
     assert!(super::InstructionSet::Vnni.is_available(), "{ABSENT}");
     // SAFETY: the CPU has the instructions, which was just asked.
-    unsafe { run::<V, R>(tile) }
+    unsafe { run::<V, R>(V4::try_new().expect(ABSENT), tile) }
 }
 
 /// Registers of sixteen pairs of bf16, on a CPU with AVX-512 BF16.
 #[derive(Clone, Copy)]
-struct Bf16s(());
+struct Bf16s(V4);
 
 impl Bf16s {
     /// # Safety
-    /// The CPU has AVX-512F and BF16.
+    /// The CPU has BF16, too.
     #[inline(always)]
-    unsafe fn new() -> Bf16s {
-        Bf16s(())
+    unsafe fn new(simd: V4) -> Bf16s {
+        Bf16s(simd)
     }
 }
 
@@ -155,13 +151,12 @@ unsafe impl Lanes for Bf16s {
 
     #[inline(always)]
     fn splat(self, group: u32) -> __m512 {
-        // SAFETY: who made `self` promises the instructions.
-        cast(unsafe { _mm512_set1_epi32(group as i32) })
+        self.0.avx512f._mm512_set1_ps(f32::from_bits(group))
     }
 
     #[inline(always)]
     fn multiply_add(self, columns: __m512, row: __m512, sums: __m512) -> __m512 {
-        // SAFETY: who made `self` promises the instructions; registers of bf16 are any 512 bits.
+        // SAFETY: who made `self` promises the instruction; registers of bf16 are any 512 bits.
         unsafe {
             use core::mem::transmute;
             let (columns, row) =
@@ -172,20 +167,19 @@ unsafe impl Lanes for Bf16s {
 
     #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: who made `self` promises the instructions.
-        unsafe { _mm512_add_ps(a, b) }
+        self.0.avx512f._mm512_add_ps(a, b)
     }
 }
 
 /// Pairs of bf16 on AVX-512 BF16. Denormal numbers, of operands and of sums, count as 0.
 pub(super) fn bf16<const V: usize, const R: usize>(tile: Tile<'_>) {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma")]
-    fn run<const V: usize, const R: usize>(tile: Tile<'_>) {
+    fn run<const V: usize, const R: usize>(simd: V4, tile: Tile<'_>) {
         // SAFETY: the function is compiled for these instructions, and only what
         // `Kernel::multiply` has checked gets here.
-        unsafe { multiply::<_, V, R>(Bf16s::new(), tile) }
+        unsafe { multiply::<_, V, R>(Bf16s::new(simd), tile) }
     }
     assert!(super::InstructionSet::Bf16.is_available(), "{ABSENT}");
     // SAFETY: the CPU has the instructions, which was just asked.
-    unsafe { run::<V, R>(tile) }
+    unsafe { run::<V, R>(V4::try_new().expect(ABSENT), tile) }
 }
