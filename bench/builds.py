@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Times two builds of maxsim beside each other: the same cases, one process, in turns.
 
-    builds.py OLD NEW --out DIR [CASE ...]
+    builds.py OLD NEW --out DIR [--options normalize=1] [CASE ...]
 
 OLD and NEW are the benchmark's library (libmaxsim_bench.so) of each build. Cases are those of the
-campaign and of training (`campaign.py list`, `training.py list`); all without names.
+campaign and of training (`campaign.py list`, `training.py list`); all without names. With --options
+those of the campaign alone run, with these options of the C interface in place of their own.
 DIR/builds.json has, of each case, both medians, the new one over the old one, the cost of an
 enqueue, and whether both builds gave the same bits. Ends with 1 where a case failed or bits differ.
 """
@@ -157,15 +158,25 @@ def chosen(names):
     return [one for one in forwards + steps if not names or one[1].name in names]
 
 
+def with_options(wanted, options):
+    """Each forward case once, with these options in place of its variants' own."""
+    first = {case.name: case for make, case, _ in wanted if make is forward}
+    variant = cases.Variant(f", {options}", options)
+    return [(forward, case, variant) for case in first.values()]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old", type=pathlib.Path)
     parser.add_argument("new", type=pathlib.Path)
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"))
+    parser.add_argument("--options", help="of the calls, such as normalize=1")
     parser.add_argument("--seconds", type=float, default=2.0, help="per case (default 2)")
     args = parser.parse_intermixed_args()
     wanted = chosen(args.cases)
+    if args.options:
+        wanted = with_options(wanted, args.options)
     args.out.mkdir(parents=True, exist_ok=True)
     timer = timing.Cuda(torch)
     paths = {"old": args.old.resolve(), "new": args.new.resolve()}

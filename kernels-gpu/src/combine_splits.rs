@@ -5,6 +5,7 @@
 //! kernels add them (`reduce`: within a group, over the groups of a tile, over tiles), so that a
 //! score has the same bits whether documents are split or not.
 
+use crate::abi::angular::angular;
 use crate::abi::params::{
     COMBINE_SPLITS_THREADS, CombineSplitsParams, Group, NO_TOKEN_SCORE, ScoreTokens,
 };
@@ -73,9 +74,13 @@ pub unsafe fn combine_splits(params: &CombineSplitsParams) {
 unsafe fn combine_token(params: &CombineSplitsParams, tokens: &ScoreTokens, row: u32) -> f32 {
     // SAFETY: the host sized what is read for every split, and the outputs for every token.
     unsafe {
-        let (value, split) = best_split(params, tokens, row);
+        let (mut value, split) = best_split(params, tokens, row);
         if split == NO_SPLIT {
             return 0.0;
+        }
+        // Not before: of cosines that differ, the distances may be the same.
+        if params.maxima_are_cosines != 0 {
+            value = angular(value);
         }
         let index = u64::from(tokens.first + row);
         if params.token_scores != 0 {

@@ -194,8 +194,6 @@ fn sharing(args: &RankArgs) -> Result<Option<Devices>> {
 /// `scanned` documents.
 fn opened(args: &RankArgs, queries: &TokenFile, scanned: Option<&TokenFile>) -> Result<Device> {
     let device = match (args.device, scanned) {
-        // No GPU has kernels for angular distances.
-        (DeviceChoice::Auto, _) if args.angular => Device::cpu(),
         (DeviceChoice::Auto, Some(file)) => {
             let (device, format) = (DeviceChoice::Auto.open()?, file.contents().format);
             let scored = queries::query_format(queries.contents().format, format);

@@ -34,6 +34,8 @@ pub(crate) struct BackwardKind {
     pub is_atomic: bool,
     /// Whether rows are normalised.
     pub normalizes: bool,
+    /// Whether scores are angular: rows of zeros have no gradient then.
+    pub angular: bool,
     /// Whether query tokens have weights.
     pub weighted: bool,
     /// Form of the documents that calls are given.

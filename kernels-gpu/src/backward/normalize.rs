@@ -3,7 +3,8 @@
 //! weight 1 to that of the row and its weight,
 //!
 //! `∂x = w · r · (∂x̂ - x̂ · ⟨x̂, ∂x̂⟩)`, or `w · r · ∂x̂` where rows are not normalised (r = 1) or
-//! ‖x‖² was too small for r to depend on it, and `∂w = ⟨x̂, ∂x̂⟩`. As many lanes as a row has
+//! ‖x‖² was too small for r to depend on it, and `∂w = ⟨x̂, ∂x̂⟩`. In angular scores rows of zeros
+//! have none. As many lanes as a row has
 //! chunks of 16 bytes, up to 32, keep the first chunk of each lane; they read others twice.
 
 use crate::abi::params::backward::{NO_ROW, Pairs};
@@ -77,11 +78,13 @@ mod project {
             };
             let mut product = 0.0;
             let mut is_there = first.multiply::<T>(norm, &mut product);
+            let mut is_zero = first.is_zero::<T>();
             let mut column = 1;
             while column < params.rows.n_columns {
                 let columns = Columns::new::<T>(&params.rows, column);
                 let part = Part::load::<T, ALIGNED>(params, &columns, row, has_row);
                 is_there |= part.multiply::<T>(norm, &mut product);
+                is_zero &= part.is_zero::<T>();
                 column += 1;
             }
             let mut mask = lanes / 2;
@@ -90,8 +93,12 @@ mod project {
                 mask /= 2;
             }
             let of_row = (u32::MAX >> (32 - lanes)) << (lane_idx() & !(lanes - 1));
-            // Else no token chose the row, or its gradients are 0: zeros, whatever it holds.
-            let is_chosen = ballot(u32::from(is_there)) & of_row != 0;
+            // Else no token chose the row, its gradients are 0 or it has no direction: zeros,
+            // whatever it holds.
+            let mut is_chosen = ballot(u32::from(is_there)) & of_row != 0;
+            if params.skips_zeros != 0 {
+                is_chosen &= ballot(u32::from(!is_zero)) & of_row != 0;
+            }
             if !has_row || !is_chosen && adds {
                 return;
             }
@@ -124,7 +131,7 @@ mod project {
         weight: f32,
         /// ⟨x̂, ∂x̂⟩, where r depends on the row.
         along: Option<f32>,
-        /// Whether some sum is not 0.
+        /// Whether some sum is not 0, and the row has a direction where that matters.
         is_chosen: bool,
     }
 
@@ -166,6 +173,18 @@ mod project {
                 }
                 Part { elements, sums, n_elements }
             }
+        }
+
+        /// Whether the lane's elements are all 0.
+        #[inline(always)]
+        fn is_zero<T: VectorElement>(&self) -> bool {
+            let elements = T::widen(self.elements);
+            let mut is_zero = true;
+            // Elements behind the row have unspecified values.
+            unroll!(e in eight => {
+                is_zero &= (e as u32) >= self.n_elements || elements[e] == 0.0;
+            });
+            is_zero
         }
 
         /// The elements times `norm`: those of x̂.

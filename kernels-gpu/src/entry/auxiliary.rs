@@ -93,13 +93,13 @@ macro_rules! run {
     (maxsim_xtr_collect_wide_bf16) => { collect::collect::<Wide<sm80::Bf16, AsTheyAre, 64>> };
     (maxsim_xtr_collect_wide_f32) => { collect::collect::<Wide<sm80::F32, AsTheyAre, 32>> };
     (maxsim_xtr_collect_normalized_f16) => {
-        collect::collect_normalized::<Wide<sm80::F16, Normalized, 32>>
+        collect::collect_normalized::<Wide<sm80::F16, Normalized<false>, 32>>
     };
     (maxsim_xtr_collect_normalized_bf16) => {
-        collect::collect_normalized::<Wide<sm80::Bf16, Normalized, 32>>
+        collect::collect_normalized::<Wide<sm80::Bf16, Normalized<false>, 32>>
     };
     (maxsim_xtr_collect_normalized_f32) => {
-        collect::collect_normalized::<Wide<sm80::F32, Normalized, 32>>
+        collect::collect_normalized::<Wide<sm80::F32, Normalized<false>, 32>>
     };
     (maxsim_xtr_select) => { crate::xtr::select::select };
     (maxsim_xtr_score) => { crate::xtr::score::score };

@@ -49,8 +49,11 @@ macro_rules! normalizer {
     (Affine AffineBf16) => {
         crate::sm80::Affine<Bf16>
     };
+    (Normalized $operand:ident) => {
+        Normalized<true>
+    };
     ($operation:ident $operand:ident) => {
-        Normalized
+        Normalized<false>
     };
 }
 

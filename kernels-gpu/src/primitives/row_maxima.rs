@@ -6,6 +6,7 @@
 //! one pass for all fragments. Sums have one order everywhere: rows `g` and `g + 8`, then
 //! neighbours of those eight sums, and so on.
 
+use crate::abi::angular::angular;
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::{Best, NO_WINNER};
 use crate::primitives::documents::{TokenPlace, store_token};
@@ -185,6 +186,12 @@ pub unsafe fn distribute<const N: usize>(
 pub fn normalized([first, second]: [RowBest; 2], norms: [f32; 2]) -> [RowBest; 2] {
     let times = |row: RowBest, norm: f32| RowBest { value: row.value * norm, ..row };
     [times(first, norms[0]), times(second, norms[1])]
+}
+
+/// The lane's rows as terms of angular scores: what they have are cosines.
+#[inline(always)]
+pub fn angular_scores(rows: [RowBest; 2]) -> [RowBest; 2] {
+    rows.map(|row| RowBest { value: angular(row.value), ..row })
 }
 
 /// Chooses which of two bests a lane keeps, and which it gives.

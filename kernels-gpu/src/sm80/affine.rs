@@ -86,7 +86,7 @@ fn number(word: u32, i: u32) -> f32 {
 /// Scales and minima of columns, where queries are `T`.
 #[derive(Clone, Copy)]
 pub struct Affine<T> {
-    scales: Normalized,
+    scales: Normalized<false>,
     /// Σ q of the thread's two rows of each fragment.
     sums: [[f32; 2]; 4],
     queries: PhantomData<T>,

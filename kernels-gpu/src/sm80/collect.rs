@@ -293,10 +293,10 @@ pub unsafe fn collect<K: Kernel<Normalizer = Collector<AsTheyAre>>>(params: &Col
 /// # Safety
 /// As [`collect`].
 #[inline(always)]
-pub unsafe fn collect_normalized<K: Kernel<Normalizer = Collector<Normalized>>>(
+pub unsafe fn collect_normalized<K: Kernel<Normalizer = Collector<Normalized<false>>>>(
     params: &CollectParams,
 ) {
-    let scales = Normalized::new(RowScales::of(&params.normalized));
+    let scales = Normalized::<false>::new(RowScales::of(&params.normalized));
     // SAFETY: the caller's promise.
     unsafe {
         let collector = Collector::new(scales, params.collected, offset::<K>());

@@ -227,7 +227,8 @@ impl Consumer<'_> {
             }
             let store = has_tokens && self.params.winners | self.params.token_scores != 0;
             let place = (entry, document.start);
-            let sum = self.rows.finish::<K>(self.params, place, &best, store, self.lane);
+            let sum =
+                self.rows.finish::<K>(self.params, self.row_scales, place, &best, store, self.lane);
             self.publish_sum::<K>(if has_tokens { sum } else { 0.0 });
         }
     }

@@ -3,7 +3,9 @@
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::{Best, NO_WINNER};
 use crate::primitives::documents::TokenPlace;
-use crate::primitives::row_maxima::{LaneRows, distribute, normalized, sum_halves, valid_rows};
+use crate::primitives::row_maxima::{
+    LaneRows, angular_scores, distribute, normalized, sum_halves, valid_rows,
+};
 use crate::primitives::row_scales::RowScales;
 use crate::primitives::unroll::unroll;
 use crate::ptx::warp::shuffle_xor_f32;
@@ -117,6 +119,7 @@ impl WarpRows {
     pub(super) unsafe fn finish<K: Kernel>(
         &self,
         params: &ForwardParams,
+        row_scales: RowScales,
         (entry, start): (u32, u32),
         best: &[Best; 2],
         store: bool,
@@ -128,6 +131,9 @@ impl WarpRows {
             let mut rows = distribute(best, K::FRAGMENTS, lane, K::WINNERS);
             if K::SCALES_QUERIES {
                 rows = normalized(rows, self.own_norms);
+            }
+            if K::LOADS_SCALES && row_scales.are_cosines() {
+                rows = angular_scores(rows);
             }
             if store {
                 own.store(params, self.place, (entry, start), &rows, self.own_valid, lane);

@@ -97,6 +97,8 @@ pub(crate) struct CudaBackward {
     project: Option<Kernel<ProjectParams>>,
     /// Whether it makes the gradients of queries, and those of documents.
     projects: [bool; 2],
+    /// Whether rows of zeros have no gradient: of angular scores.
+    angular: bool,
     /// Whether query tokens have weights.
     weighted: bool,
     /// Kernel that finds what rows of foreign memory are normalised by, where rows are.
@@ -207,7 +209,7 @@ impl CudaBackward {
         outputs: &OutputShape,
         again: Option<Recompute>,
     ) -> Result<CudaBackward> {
-        let BackwardKind { gradient, is_atomic, normalizes, weighted, documents, sides } = kind;
+        let BackwardKind { gradient, is_atomic, normalizes, weighted, documents, sides, .. } = kind;
         let are_elements = documents == Gathered::Elements;
         debug_assert!(are_elements || !is_atomic && !normalizes && again.is_none());
         let are_residuals = documents == Gathered::Residuals;
@@ -268,6 +270,7 @@ impl CudaBackward {
                 .then(|| device.kernel_of(&PROJECT, element))
                 .transpose()?,
             projects: [normalizes || weighted, normalizes],
+            angular: kind.angular,
             weighted,
             row_norms: normalizes.then(|| device.kernel_of(&ROW_NORMS, element)).transpose()?,
         })

@@ -54,7 +54,7 @@ impl CudaBackward {
                 weights,
                 grad_weights,
                 n_rows: out.rows as u32,
-                reserved: 0,
+                skips_zeros: u32::from(self.angular),
             };
             let rows_per_block = backward::WARPS * (32 >> params.rows.lanes_log2);
             let n_blocks = params.n_rows.div_ceil(rows_per_block);

@@ -61,6 +61,7 @@ impl CudaDevice {
             gradient: ElementType::F32,
             is_atomic: false,
             normalizes: false,
+            angular: false,
             weighted: false,
             documents: Gathered::Residuals,
             sides: [true; 2],

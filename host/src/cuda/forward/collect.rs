@@ -100,7 +100,7 @@ impl Collecting<'_> {
                 query_scales: self.query_scales(),
                 document_scales,
                 document_scales_are_f16,
-                reserved: 0,
+                maxima_are_cosines: 0,
             };
             let params = CollectParams { normalized, collected };
             let shared_bytes = kernel.entry().resources().shared_bytes as u32;

@@ -117,6 +117,8 @@ pub(in crate::cuda) struct CudaSplits {
     groups_per_tile: u32,
     /// Bytes of a winner of the whole problem.
     winner_bytes: usize,
+    /// Whether scores of the whole problem are angular.
+    angular: bool,
     /// Bytes of scores, winners and token scores of all splits.
     lens_bytes: [u64; 3],
 }
@@ -137,6 +139,7 @@ impl CudaSplits {
             n_scores: split.scores.len() as u32,
             groups_per_tile: (variant.query_tile / Group::ROWS) as u32,
             winner_bytes: outputs.winner_bytes,
+            angular: outputs.angular,
             lens_bytes: of_splits.lens_bytes(),
         }
     }
@@ -213,6 +216,8 @@ impl CudaSplits {
             winner_bytes: self.winner_bytes as u32,
             groups_per_tile: self.groups_per_tile,
             query_weights: queries.weights(),
+            maxima_are_cosines: u32::from(self.angular),
+            reserved: 0,
         };
         let shared_bytes = COMBINE_SPLITS_SHARED_BYTES as u32;
         // SAFETY: the caller's promise; there is a CTA per score, as the kernel wants it.

@@ -85,7 +85,7 @@ impl ForwardPlan {
                         query_scales,
                         document_scales,
                         document_scales_are_f16,
-                        reserved: 0,
+                        maxima_are_cosines: u32::from(self.angular),
                     };
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }

@@ -54,6 +54,8 @@ pub(crate) struct ForwardPlan {
     pub(super) decoding: Option<Decoding>,
     pub(super) dim: usize,
     pub(super) winner_bytes: usize,
+    /// Whether scores are angular; those of splits are not, before they are combined.
+    pub(super) angular: bool,
     pub(super) entries_per_query: u32,
     pub(super) entry_stride: u32,
     pub(super) tiles_per_query: u32,
@@ -160,6 +162,7 @@ impl ForwardPlan {
             rows: [problem.queries().rows(), problem.documents().rows()],
             dim: problem.dim(),
             winner_bytes: outputs.winner_bytes,
+            angular: outputs.angular,
             entries_per_query: list.entries_per_query,
             entry_stride: list.entry_stride,
             tiles_per_query: list.tiles_per_query,

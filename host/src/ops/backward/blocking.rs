@@ -446,6 +446,7 @@ impl<'a, T: Element, D: GradientSource<T>> Call<'a, T, D> {
             gradient: element,
             is_atomic: self.is_atomic,
             normalizes: options.normalize,
+            angular: options.angular,
             weighted: problem.queries().is_weighted(),
             documents: Gathered::of(D::FORMAT),
             sides,

@@ -215,6 +215,7 @@ impl Device {
                     gradient,
                     is_atomic,
                     normalizes: work.options.normalize,
+                    angular: work.options.angular,
                     weighted: work.queries.is_weighted(),
                     documents: Gathered::of(saved),
                     sides,

@@ -122,7 +122,7 @@ impl Device {
         access: [Access; 2],
         options: &ScoreOptions,
     ) -> Result<Plan> {
-        check_angular(options, problem.documents(), self.ordinal().is_some())?;
+        check_angular(options, problem.documents())?;
         match (self.limits(), TokenFormat::operand(queries, documents)) {
             (None, _) => Plan::cpu(options),
             (Some(limits), Some(operand)) => {
@@ -195,20 +195,13 @@ pub(crate) fn check_normalize(
 
 /// Refuses angular distances of rows that are not normalised, and of documents that the device
 /// alone knows to have a token: one without any would be at distance 0.
-pub(crate) fn check_angular(
-    options: &ScoreOptions,
-    documents: &TokenLayout,
-    is_cuda: bool,
-) -> Result<()> {
+pub(crate) fn check_angular(options: &ScoreOptions, documents: &TokenLayout) -> Result<()> {
     let refused = |why: &str| {
         Err(Error::Unsupported {
             what: "`angular` distances of such a call".into(),
             why: why.into(),
         })
     };
-    if options.angular && is_cuda {
-        return refused("no kernel computes them yet; use Device::cpu()");
-    }
     match (options.angular, options.normalize, documents.knows_empty_items()) {
         (false, ..) | (true, true, true) => Ok(()),
         (true, false, _) => refused("they are of cosines: set `normalize`, too"),
@@ -229,10 +222,10 @@ mod tests {
     fn documents_that_may_be_empty_unseen_are_at_no_angular_distance() {
         let options = ScoreOptions::default().angular(true);
         let known = TokenLayout::padded(2, 1, 1).unwrap();
-        assert!(check_angular(&options, &known, false).is_ok());
+        assert!(check_angular(&options, &known).is_ok());
         for documents in [known.with_unread_mask(), TokenLayout::unread(2, 1, 2, 1, 1).unwrap()] {
-            assert!(check_angular(&options, &documents, false).is_err());
-            assert!(check_angular(&ScoreOptions::default(), &documents, true).is_ok());
+            assert!(check_angular(&options, &documents).is_err());
+            assert!(check_angular(&ScoreOptions::default(), &documents).is_ok());
         }
     }
 

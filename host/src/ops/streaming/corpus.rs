@@ -198,7 +198,7 @@ impl Device {
     ) -> Result<()> {
         queries.check_device("queries", self)?;
         check_normalize(options, [Q::FORMAT, C::FORMAT])?;
-        check_angular(options, documents.layout(), self.ordinal().is_some())?;
+        check_angular(options, documents.layout())?;
         // Even where there are no documents to be scored.
         let (cross, (_, none)) = (Pairing::cross(), documents.layout().items(0..0)?);
         let _ = Problem::new(queries.layout(), &none, &cross)?;

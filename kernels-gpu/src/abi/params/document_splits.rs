@@ -56,6 +56,12 @@ pub struct CombineSplitsParams {
     /// Address of the query tokens' weights, or 0, as
     /// [`crate::abi::params::ForwardParams::query_weights`].
     pub query_weights: u64,
+    /// 1 where maxima are cosines, as
+    /// [`crate::abi::params::NormalizedParams::maxima_are_cosines`]. Those of the splits are as they
+    /// are.
+    pub maxima_are_cosines: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 /// Bits of a token score that no kernel has stored: a NaN, but not the one that `max.NaN` gives,

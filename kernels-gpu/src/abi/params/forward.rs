@@ -165,8 +165,9 @@ pub struct NormalizedParams {
     pub document_scales: u64,
     /// 1 where the documents' scales are f16 rather than f32 (such kernels only).
     pub document_scales_are_f16: u32,
-    /// Padding.
-    pub reserved: u32,
+    /// 1 where maxima are cosines of angular scores, and [`crate::abi::angular::angular`] of them
+    /// is stored and added (kernels that normalise elements only).
+    pub maxima_are_cosines: u32,
 }
 
 /// Threads per CTA of `maxsim_sum_partials`; each adds the partial sums of one result.

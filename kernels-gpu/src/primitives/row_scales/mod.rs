@@ -14,7 +14,7 @@ use crate::abi::params::{Group, NormalizedParams};
 #[cfg(maxsim_arch = "sm_90a")]
 use crate::abi::quantize::affine_similarity;
 #[cfg(maxsim_arch = "sm_80")]
-use crate::primitives::row_maxima::{LaneRows, RowBest, normalized};
+use crate::primitives::row_maxima::{LaneRows, RowBest, angular_scores, normalized};
 use crate::primitives::unroll::unroll;
 #[cfg(maxsim_arch = "sm_80")]
 use crate::primitives::work_tile::group;
@@ -36,11 +36,13 @@ pub struct RowScales {
     documents: u64,
     /// 1 where documents have f16 scales.
     f16: u32,
+    /// 1 where maxima are cosines of angular scores.
+    cosines: u32,
 }
 
 impl RowScales {
     /// Rows that are not normalised have no scales.
-    pub const NONE: RowScales = RowScales { queries: 0, documents: 0, f16: 0 };
+    pub const NONE: RowScales = RowScales { queries: 0, documents: 0, f16: 0, cosines: 0 };
 
     /// The row scales of a launch.
     #[inline(always)]
@@ -49,6 +51,7 @@ impl RowScales {
             queries: params.query_scales,
             documents: params.document_scales,
             f16: params.document_scales_are_f16,
+            cosines: params.maxima_are_cosines,
         }
     }
 
@@ -60,7 +63,14 @@ impl RowScales {
             queries: params.query_scales,
             documents: params.document_scales,
             f16: params.document_scales_are_f16,
+            cosines: 0,
         }
+    }
+
+    /// Whether maxima are cosines of angular scores.
+    #[inline(always)]
+    pub fn are_cosines(&self) -> bool {
+        self.cosines != 0
     }
 
     /// Whether queries have any.
@@ -380,26 +390,27 @@ impl Normalizer for AsTheyAre {
     }
 }
 
-/// Rows that are normalised.
+/// Rows that are normalised, or have scales. `COSINES` says whether maxima may be cosines of angular
+/// scores.
 #[cfg(maxsim_arch = "sm_80")]
 #[derive(Clone, Copy)]
-pub struct Normalized {
+pub struct Normalized<const COSINES: bool> {
     row_scales: RowScales,
     /// Scales of the thread's [`LaneRows`].
     own: [f32; 2],
 }
 
 #[cfg(maxsim_arch = "sm_80")]
-impl Normalized {
+impl<const COSINES: bool> Normalized<COSINES> {
     /// Starts without query rows.
     #[inline(always)]
-    pub fn new(row_scales: RowScales) -> Normalized {
+    pub fn new(row_scales: RowScales) -> Self {
         Normalized { row_scales, own: [1.0; 2] }
     }
 }
 
 #[cfg(maxsim_arch = "sm_80")]
-impl Normalizer for Normalized {
+impl<const COSINES: bool> Normalizer for Normalized<COSINES> {
     type Column = f32;
 
     #[inline(always)]
@@ -419,6 +430,9 @@ impl Normalizer for Normalized {
     #[inline(always)]
     fn rows(&self, rows: &mut [RowBest; 2]) {
         *rows = normalized(*rows, self.own);
+        if COSINES && self.row_scales.are_cosines() {
+            *rows = angular_scores(*rows);
+        }
     }
 
     #[inline(always)]

@@ -9,18 +9,14 @@ use maxsim::streaming::StreamOptions;
 use maxsim::training::{BackwardOptions, BackwardStrategy, GradientType};
 use maxsim::{Device, Error, Pairing, ScoreOptions, Tokens};
 use maxsim_tests::case::Case;
-use maxsim_tests::engines::{check_case, cuda_devices};
+use maxsim_tests::engines::check_case;
+use maxsim_tests::gradients::all_devices;
 use maxsim_tests::suite::Suite;
 
 use super::check_stream_and_graph;
 
 fn angular() -> ScoreOptions {
     ScoreOptions::default().angular(true)
-}
-
-/// Devices that have angular scores.
-fn angular_devices() -> Vec<Device> {
-    vec![Device::cpu()]
 }
 
 /// Every layout and pairing, poisoned rows, tiles of every height, weights and splits.
@@ -50,10 +46,7 @@ fn of_every_kernel() {
             ..case.clone()
         })
     });
-    // CUDA devices refuse them.
-    if cuda_devices().is_empty() {
-        Suite::run_on_kernels("angular", cases, check_case);
-    }
+    Suite::run_on_kernels("angular", cases, check_case);
 }
 
 /// One query of three tokens, the last of them zero; documents of two, one, no and one token.
@@ -78,7 +71,7 @@ fn by_hand_in_every_type() {
         let rows = tokens::<T>();
         let [queries, documents] = sides(&rows);
         let options = ScoreOptions::default().token_scores(true);
-        for device in angular_devices() {
+        for device in all_devices() {
             let found = device
                 .angular(&queries, &documents, &Pairing::cross(), &options)
                 .expect("distances");
@@ -109,7 +102,7 @@ fn by_hand_in_every_type() {
 #[test]
 fn a_row_is_no_distance_from_itself() {
     let rows: Vec<f32> = (0..64 * 48).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect();
-    for device in angular_devices() {
+    for device in all_devices() {
         let all = Tokens::padded(&rows, 64, 1, 48).expect("rows");
         let pairs = Pairing::own_candidates(1);
         let scores =
@@ -129,7 +122,7 @@ fn of_every_way_to_call() {
     let queries: Vec<f32> = (0..3 * 40 * 33).map(value).collect();
     let rows: Vec<f32> = (0..7 * 150 * 33).map(|i| value(i + 9)).collect();
     let (cross, options) = (Pairing::cross(), angular());
-    for device in angular_devices() {
+    for device in all_devices() {
         let queries = Tokens::padded(&queries, 3, 40, 33).expect("queries");
         let documents = Tokens::padded(&rows, 7, 150, 33).expect("documents");
         let documents =
@@ -198,7 +191,7 @@ fn gradients_are_those_of_the_distances() {
         Tokens::padded(&queries, 1, 4, dim).expect("queries"),
         Tokens::padded(&documents, 1, 6, dim).expect("documents"),
     ];
-    for device in angular_devices() {
+    for device in all_devices() {
         let [queries, documents] = &tokens;
         let found = device
             .angular(queries, documents, &Pairing::cross(), &ScoreOptions::default())
@@ -231,7 +224,7 @@ fn rows_of_zeros_have_no_gradient() {
     fn check<T: Element>() {
         let rows = tokens::<T>();
         let [queries, documents] = sides(&rows);
-        for device in angular_devices() {
+        for device in all_devices() {
             let found = device
                 .angular(&queries, &documents, &Pairing::cross(), &ScoreOptions::default())
                 .expect("distances");
@@ -266,7 +259,7 @@ fn what_would_be_ambiguous_is_refused() {
         let error = result.expect_err(expected).to_string();
         assert!(error.contains(expected), "{error}");
     };
-    for device in angular_devices() {
+    for device in all_devices() {
         let found = device.score_with(&queries, &documents, &cross, &raw_angular);
         refused(found.map(drop), "set `normalize`, too");
         let codes = documents.quantize::<Int8>(ScaleType::F32).expect("codes");

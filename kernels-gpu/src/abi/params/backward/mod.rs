@@ -173,8 +173,8 @@ pub struct ProjectParams {
     pub grad_weights: u64,
     /// Number of rows.
     pub n_rows: u32,
-    /// Padding that keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// 1 where rows of zeros have no gradient: those of angular scores.
+    pub skips_zeros: u32,
 }
 
 /// A matrix of gradients, or of parts of them: `[rows, dim]` without gaps.
