@@ -57,8 +57,8 @@ pub struct CombineSplitsParams {
     /// [`crate::abi::params::ForwardParams::query_weights`].
     pub query_weights: u64,
     /// 1 where maxima are cosines, as
-    /// [`crate::abi::params::NormalizedParams::maxima_are_cosines`]. Those of the splits are as they
-    /// are.
+    /// [`crate::abi::params::NormalizedParams::maxima_are_cosines`]. Those of the splits are given
+    /// as they are.
     pub maxima_are_cosines: u32,
     /// Padding that keeps the size a multiple of 8.
     pub reserved: u32,

@@ -390,8 +390,8 @@ impl Normalizer for AsTheyAre {
     }
 }
 
-/// Rows that are normalised, or have scales. `COSINES` says whether maxima may be cosines of angular
-/// scores.
+/// Rows that are normalised, or have scales. `COSINES` says whether maxima may be cosines of
+/// angular scores.
 #[cfg(maxsim_arch = "sm_80")]
 #[derive(Clone, Copy)]
 pub struct Normalized<const COSINES: bool> {
