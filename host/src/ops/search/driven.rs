@@ -283,7 +283,9 @@ impl Shortlist {
     }
 
     /// Takes documents beside the candidates, re-scored where they have a score: that of those
-    /// which may come before the k-th of the candidates. The others wait.
+    /// which may come before the k-th of the candidates. The others wait. Where the score is lower
+    /// than the k-th, which most are, the document is counted and not kept: the end of a search
+    /// looks at a hundred documents then, and not at a thousand.
     fn give_others(
         &mut self,
         others: impl Iterator<Item = (Candidate, Option<f32>)>,
@@ -294,6 +296,10 @@ impl Shortlist {
                 kth.is_some_and(|kth| document.best().rank(&kth) == Ordering::Less)
             });
             match (wanted, exact) {
+                (Some(document), Some(exact)) if kth.is_some_and(|kth| exact < kth.score) => {
+                    document.check_score(exact)?;
+                    self.n_behind += 1;
+                }
                 (Some(document), Some(exact)) => self.take_score(document, exact)?,
                 _ => self.push(candidate),
             }

@@ -211,6 +211,8 @@ pub struct Shortlist {
     /// How many documents wait before some are let go.
     capacity: usize,
     rescored: Vec<Ranked>,
+    /// Documents that were re-scored besides, of which k others are ahead.
+    n_behind: u64,
     /// The lowest ids.
     empty: Vec<u32>,
     n_empty: u64,
@@ -247,6 +249,21 @@ impl Bounded {
         Bounded { id, score: f32::NAN, lower: f32::NEG_INFINITY, upper: f32::INFINITY }
     }
 
+    /// Refuses a score further from that of the scan than the bound.
+    fn check_score(&self, score: f32) -> Result<()> {
+        let &Bounded { id, lower: least, upper: most, .. } = self;
+        if score.is_finite() && !(least..=most).contains(&score) {
+            return Err(Error::Shape {
+                argument: "compressed documents",
+                expected: format!("those of the documents: a score of {least} to {most} here"),
+                found: format!(
+                    "a score of {score} for document {id}; compress the documents again"
+                ),
+            });
+        }
+        Ok(())
+    }
+
     /// The document with the highest score that it can have.
     fn best(&self) -> Ranked {
         Ranked { id: self.id, score: self.upper, has_tokens: true }
@@ -272,6 +289,7 @@ impl Shortlist {
             is_scanned: false,
             capacity: options.n_candidates.saturating_mul(2).max(KEPT_MIN),
             rescored: Vec::new(),
+            n_behind: 0,
             empty: Vec::new(),
             n_empty: 0,
         }
@@ -404,23 +422,13 @@ impl Shortlist {
 
     /// Takes the score of a document that is to be re-scored.
     fn take_score(&mut self, document: Bounded, score: f32) -> Result<()> {
-        let Bounded { id, lower: least, upper: most, .. } = document;
-        if score.is_finite() && !(least..=most).contains(&score) {
-            return Err(Error::Shape {
-                argument: "compressed documents",
-                expected: format!("those of the documents: a score of {least} to {most} here"),
-                found: format!(
-                    "a score of {score} for document {id}; compress the documents again"
-                ),
-            });
-        }
-        self.rescored.push(Ranked { id, score, has_tokens: true });
+        document.check_score(score)?;
+        self.rescored.push(Ranked { id: document.id, score, has_tokens: true });
         Ok(())
     }
-
     /// The ranking of everything that was re-scored, and of what is empty.
     pub fn into_ranking(mut self) -> SearchRanking {
-        let n_rescored = self.rescored.len() as u64;
+        let n_rescored = self.rescored.len() as u64 + self.n_behind;
         let n_nan = self.rescored.iter().filter(|document| document.score.is_nan()).count() as u64;
         let (named, waiting) = (std::mem::take(&mut self.named), std::mem::take(&mut self.waiting));
         let unknown = std::mem::take(&mut self.unknown).into_iter().map(Bounded::unknown);
