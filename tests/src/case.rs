@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use maxsim::format::{Element, ElementType};
 use maxsim::{Error, Pairing, ScoreShape, Tokens};
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 use crate::oracle::Matrix;
@@ -224,11 +224,11 @@ impl Case {
 
     /// Generates the data.
     pub fn data(&self) -> Data {
-        let rng = &mut SmallRng::seed_from_u64(self.seed);
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(self.seed);
         let mut side = |side: &Side, lengths: &[usize], role| {
             let (rows, items) = place(side, lengths, rng);
             let mask: Option<Vec<u8>> = side.valid_percent.map(|percent| {
-                let valid = |rng: &mut SmallRng| rng.random_range(0..100) < percent;
+                let valid = |rng: &mut Xoshiro256PlusPlus| rng.random_range(0..100) < percent;
                 (0..rows).map(|_| if valid(rng) { rng.random_range(1..=255) } else { 0 }).collect()
             });
             let mut used = vec![false; rows];
@@ -372,7 +372,11 @@ pub fn tokens<'a, T: Element>(
 }
 
 /// Rows of the matrix, and of each item in it.
-fn place(side: &Side, lengths: &[usize], rng: &mut SmallRng) -> (usize, Vec<Range<usize>>) {
+fn place(
+    side: &Side,
+    lengths: &[usize],
+    rng: &mut Xoshiro256PlusPlus,
+) -> (usize, Vec<Range<usize>>) {
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let total: usize = lengths.iter().sum();
     match side.layout {

@@ -2,7 +2,7 @@
 
 use maxsim::format::{Element, ElementType, with_element};
 use rand::RngExt;
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 
 /// Distribution of the stored values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,12 @@ pub enum Role {
 
 /// Generates a weight for every row, of either sign and some of them 0; NaN in rows that are not
 /// used, where values are poisoned.
-pub fn weights(values: Values, used: &[bool], poison: bool, rng: &mut SmallRng) -> Vec<f32> {
+pub fn weights(
+    values: Values,
+    used: &[bool],
+    poison: bool,
+    rng: &mut Xoshiro256PlusPlus,
+) -> Vec<f32> {
     let mut weight = |is_used: bool| match (rng.random_range(0..8), values) {
         _ if poison && !is_used => f32::NAN,
         (0, _) => 0.0,
@@ -62,7 +67,13 @@ pub fn weights(values: Values, used: &[bool], poison: bool, rng: &mut SmallRng) 
 }
 
 /// Generates a matrix `[n_rows, dim]`.
-pub fn rows(values: Values, role: Role, n_rows: usize, dim: usize, rng: &mut SmallRng) -> Vec<f32> {
+pub fn rows(
+    values: Values,
+    role: Role,
+    n_rows: usize,
+    dim: usize,
+    rng: &mut Xoshiro256PlusPlus,
+) -> Vec<f32> {
     let mut matrix = vec![0.0; n_rows * dim];
     if values == Values::Duplicates {
         let few: Vec<f32> = (0..3).flat_map(|_| unit_row(dim, rng)).collect();
@@ -113,7 +124,7 @@ pub fn rows(values: Values, role: Role, n_rows: usize, dim: usize, rng: &mut Sma
     matrix
 }
 
-fn unit_row(dim: usize, rng: &mut SmallRng) -> Vec<f32> {
+fn unit_row(dim: usize, rng: &mut Xoshiro256PlusPlus) -> Vec<f32> {
     let mut row: Vec<f32> = (0..dim).map(|_| rng.random_range(-1.0f32..1.0)).collect();
     let norm = row.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-6);
     row.iter_mut().for_each(|x| *x /= norm);
@@ -121,7 +132,7 @@ fn unit_row(dim: usize, rng: &mut SmallRng) -> Vec<f32> {
 }
 
 /// Fills the rows that are not `used` with values that show wherever they leak.
-pub fn poison(matrix: &mut [f32], dim: usize, used: &[bool], rng: &mut SmallRng) {
+pub fn poison(matrix: &mut [f32], dim: usize, used: &[bool], rng: &mut Xoshiro256PlusPlus) {
     for (row, _) in matrix.chunks_exact_mut(dim).zip(used).filter(|(_, used)| !**used) {
         row.fill([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 6e4][rng.random_range(0..4)]);
     }

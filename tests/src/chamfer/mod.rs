@@ -7,7 +7,7 @@ use maxsim::Tokens;
 use maxsim::chamfer::{ChamferOptions, Metric, PointReduction};
 use maxsim::format::{Element, ElementType};
 use proptest::prelude::*;
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 pub use checks::{check_all, same};
@@ -184,7 +184,7 @@ impl<T: Element> Clouds<T> {
 
 /// Both sides' clouds of a case.
 pub fn clouds<T: Element>(case: &CloudCase) -> [Clouds<T>; 2] {
-    let mut rng = SmallRng::seed_from_u64(case.seed);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(case.seed);
     let gap = usize::from(case.lie == Lie::Masked) * 3;
     let mut before: Vec<f32> = Vec::new();
     [0, 1].map(|side| {
@@ -211,7 +211,7 @@ fn values(
     side: usize,
     rows: usize,
     before: &[f32],
-    rng: &mut SmallRng,
+    rng: &mut Xoshiro256PlusPlus,
 ) -> Vec<f32> {
     let dim = case.dim;
     let mut values = vec![0.0f32; rows * dim];

@@ -5,7 +5,7 @@
 //! they are right is for [`crate::agree`] to say.
 
 use maxsim::training::Gradients;
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 use crate::case::Data;
@@ -200,7 +200,7 @@ pub fn winners(answers: &[Answer]) -> Vec<i32> {
 
 /// Gradients of scores, some of them 0: small integers where no sum of `data` rounds.
 pub fn grad_scores(data: &Data, seed: u64) -> Vec<f32> {
-    let rng = &mut SmallRng::seed_from_u64(seed);
+    let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut grad = || match (rng.random_range(0..8), data.exact) {
         (0, _) => 0.0,
         (_, true) => rng.random_range(-3i8..=3).into(),

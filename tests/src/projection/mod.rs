@@ -7,7 +7,7 @@ use maxsim::format::{Element, with_element};
 use maxsim::projection::{ProjectedGradients, Projection, ProjectionGradients};
 use maxsim::{Device, Error, ScoreOptions, Tokens, TokensRef};
 use rand::SeedableRng;
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 
 use crate::agree;
 use crate::case::{Case, Data, elements, tokens};
@@ -46,7 +46,7 @@ impl<T: Element> Inputs<T> {
     fn new(case: &ProjectedCase) -> Inputs<T> {
         let ProjectedCase { case, hidden: n, .. } = case;
         let data = case.data();
-        let rng = &mut SmallRng::seed_from_u64(case.seed ^ 0x70);
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(case.seed ^ 0x70);
         let rows = data.documents.values.len() / case.dim;
         let mut stored = |n_rows: usize, n: usize, values| {
             let mut rows = values::rows(values, Role::Document, n_rows, n, rng);

@@ -10,7 +10,7 @@ use maxsim::TokenLayout;
 use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use proptest::prelude::*;
 use proptest::sample::select;
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 /// Any valid tokens of some shape.
@@ -68,14 +68,14 @@ pub struct Parts {
 }
 
 /// Uniform in [-1, 1).
-pub fn numbers(n: usize, rng: &mut SmallRng) -> Vec<f32> {
+pub fn numbers(n: usize, rng: &mut Xoshiro256PlusPlus) -> Vec<f32> {
     (0..n).map(|_| rng.random_range(-1.0f32..1.0)).collect()
 }
 
 impl Case {
     /// Generates the numbers.
     pub fn parts(&self) -> Parts {
-        let rng = &mut SmallRng::seed_from_u64(self.seed);
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(self.seed);
         let row_bytes = (self.dim * self.nbits as usize).div_ceil(8);
         Parts {
             centroids: numbers(self.n_centroids * self.dim, rng),

@@ -12,7 +12,7 @@ use maxsim::residual::{BitOrder, Centroids, ResidualCodec, ResidualTokens};
 use maxsim::{Device, Error, ScoreOptions};
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::table::forward::{FORWARD, Variant};
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 use crate::agree;
@@ -76,7 +76,7 @@ impl ResidualCase {
         let dim = self.case.dim;
         let rows = documents.values.len() / dim;
         let mut parts = self.shape(rows).parts();
-        let rng = &mut SmallRng::seed_from_u64(!self.case.seed);
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(!self.case.seed);
         let scale = 1.0 / (dim as f32).sqrt();
         parts.centroids.iter_mut().for_each(|x| *x = self.stored(*x * scale));
         parts.weights.iter_mut().for_each(|x| *x *= 0.3 * scale);

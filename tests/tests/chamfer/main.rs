@@ -11,7 +11,7 @@ use maxsim::{Device, Tokens};
 use maxsim_tests::chamfer::{CloudCase, Lie, Points, cases, check_all};
 use maxsim_tests::gradients::all_devices;
 use maxsim_tests::suite::Suite;
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 #[test]
@@ -62,7 +62,7 @@ fn converging_clouds_have_the_distance_that_they_have() {
 }
 
 fn converging_clouds<const DIM: usize>(n: usize) {
-    let mut rng = SmallRng::seed_from_u64(3);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(3);
     let mut on_sphere = || {
         let mut p = [0.0f32; DIM].map(|_: f32| rng.random_range(-1.0f32..1.0));
         let length = p.iter().map(|x| x * x).sum::<f32>().sqrt();
@@ -109,7 +109,7 @@ fn large_clouds() {
 #[test]
 #[cfg_attr(target_family = "wasm", ignore = "SKIPPED (the target has no threads)")]
 fn results_do_not_depend_on_threads() {
-    let mut rng = SmallRng::seed_from_u64(9);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(9);
     let points: Vec<f32> = (0..3 * 3000).map(|_| rng.random_range(-1.0..1.0)).collect();
     let x = Tokens::packed(&points, 3, &[0, 2000, 2100]).unwrap();
     let y = Tokens::packed(&points, 3, &[500, 1000, 3000]).unwrap();

@@ -15,7 +15,7 @@ use maxsim_tests::quantized::{QuantizedCase, quantized_cases, special_row};
 use maxsim_tests::strategy::EDGE_DIMS;
 use maxsim_tests::suite::Suite;
 use maxsim_tests::values::{Values, stored};
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 use super::foreign_memory::check_view;
@@ -243,7 +243,7 @@ fn special_rows() {
 #[test]
 fn any_bits() {
     fn check<T: Element>(suite: &Suite, dim: usize) -> Result<(), String> {
-        let mut rng = SmallRng::seed_from_u64(dim as u64);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(dim as u64);
         let bytes: Vec<u8> = (0..700 * dim * size_of::<T>()).map(|_| rng.random()).collect();
         let mut elements: Vec<T> = from_bytes(&bytes);
         for finite in [false, true] {
@@ -289,7 +289,7 @@ fn every_number() {
 fn the_largest_of_many_rows() {
     const ROWS: usize = 10_000;
     const DIM: usize = 128;
-    let mut rng = SmallRng::seed_from_u64(7);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
     let values: Vec<f32> = (0..ROWS * DIM).map(|_| rng.random_range(-1.0..1.0)).collect();
     let offsets = [3i64, 40, 9000, ROWS as i64 - 2];
     let mask: Vec<u8> =

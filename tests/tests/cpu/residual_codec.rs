@@ -12,7 +12,7 @@ use maxsim::{TokenLayout, Tokens};
 use maxsim_tests::residual::{cases, numbers, wide};
 use proptest::prelude::*;
 use proptest::sample::select;
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 proptest! {
@@ -67,7 +67,7 @@ proptest! {
         scale in select(&[1.0f32, 1e-4, 300.0]),
         midpoints in any::<bool>(),
     ) {
-        let rng = &mut SmallRng::seed_from_u64(case.seed ^ 2);
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(case.seed ^ 2);
         let rows: Vec<f32> =
             numbers((case.rows + 1) * case.dim, rng).into_iter().map(|x| x * scale).collect();
         let (order, nearest) = (case.order, Nearest::Distance);
@@ -123,7 +123,7 @@ fn with_midpoints(codec: &ResidualCodec<'static>) -> ResidualCodec<'static> {
 
 /// Unit rows around some centres.
 fn unit_rows(n: usize, dim: usize, n_centres: usize, noise: f32, seed: u64) -> Vec<f32> {
-    let rng = &mut SmallRng::seed_from_u64(seed);
+    let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
     let centres = numbers(n_centres * dim, rng);
     let mut rows = Vec::new();
     for _ in 0..n {

@@ -3,11 +3,11 @@
 use maxsim::projection::Projection;
 use maxsim::training::TrainingScores;
 use maxsim::{Device, Error, Pairing, ScoreOptions, Tokens};
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 fn random(n: usize, seed: u64) -> Vec<f32> {
-    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     (0..n).map(|_| rng.random_range(-1.0..1.0)).collect()
 }
 

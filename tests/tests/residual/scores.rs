@@ -9,7 +9,7 @@ use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::residual::scored_cases;
 use maxsim_tests::residual::scores::check_residual_case;
 use maxsim_tests::suite::Suite;
-use rand::rngs::SmallRng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 #[test]
@@ -138,9 +138,9 @@ fn scores_of_centroids_leave_other_calls_alone() {
 /// `n` documents of up to `len` tokens that random buckets and 40 centroids make, some of which are
 /// masked and some shorter, and others empty.
 fn many(n: usize, len: usize, dim: usize, nbits: u32, normalize: bool) -> ResidualTokens<'static> {
-    let rng = &mut SmallRng::seed_from_u64(7);
+    let rng = &mut Xoshiro256PlusPlus::seed_from_u64(7);
     let (n_centroids, rows) = (40, n * len);
-    let small = |rng: &mut SmallRng| f16::from_f32(f32::from(rng.random_range(-2i8..=2)));
+    let small = |rng: &mut Xoshiro256PlusPlus| f16::from_f32(f32::from(rng.random_range(-2i8..=2)));
     let centroids: Vec<f16> = (0..n_centroids * dim).map(|_| small(rng)).collect();
     let weights: Vec<f32> = (0..1 << nbits).map(|i| (i % 4) as f32 - 2.0).collect();
     let codec =
@@ -171,7 +171,7 @@ fn decoded_in_pieces() {
                 (4096, 90, 200, 8, true),
             ] {
                 let documents = many(n, len, dim, nbits, normalize);
-                let rng = &mut SmallRng::seed_from_u64(9);
+                let rng = &mut Xoshiro256PlusPlus::seed_from_u64(9);
                 // As many rows as all kernels have in a tile: their maxima are added in one order.
                 let queries: Vec<f16> = (0..64 * dim)
                     .map(|_| f16::from_f32(f32::from(rng.random_range(-2i8..=2))))
