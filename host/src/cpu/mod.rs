@@ -140,7 +140,8 @@ fn kernel_of(
 ) -> &'static Kernel {
     let bf16 = TokenFormat::Element(ElementType::Bf16);
     match (queries.is_integer() && documents.is_integer(), kernels.bf16) {
-        (true, _) => kernels.integers,
+        (true, _) if documents == TokenFormat::Int8 => kernels.signed,
+        (true, _) => kernels.unsigned,
         (false, Some(kernel)) if queries == bf16 && documents == bf16 => kernel,
         _ => kernels.f32,
     }

@@ -6,7 +6,7 @@ use super::tokens::Matrix;
 use crate::error::Result;
 use crate::linalg::gemm::{LANES, PANEL_LEN};
 use crate::linalg::kernels::Operand;
-use crate::runtime::alloc::{fill, reserve};
+use crate::runtime::alloc::{Line, fill, fill_lines, reserve};
 use crate::tokens::format::Format;
 use crate::tokens::format::widen;
 
@@ -25,19 +25,22 @@ pub(super) struct QueryToken {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packing {
     pub operand: Operand,
+    /// Groups of a row.
+    pub groups: usize,
     /// Whether rows of bytes have a sign, so that 128 is added to them where kernels take none.
     pub is_signed: bool,
     /// Whether documents need Σ of each token.
     pub with_sums: bool,
 }
 
-/// Up to [`PANEL_LEN`] query tokens as columns: `groups` is `[groups of a row, width]`.
+/// Up to [`PANEL_LEN`] query tokens as columns.
 #[derive(Debug, Default)]
 pub(super) struct Panel {
     /// Query token of each column; columns from here to `width` are zeros.
     pub columns: Vec<QueryToken>,
     pub width: usize,
-    pub groups: Vec<u32>,
+    /// `[groups of a row, width]`.
+    groups: Vec<Line>,
     /// What is added to each column's products of whole numbers, where anything is.
     pub added: Vec<u32>,
     /// Σ of each column, where documents need it.
@@ -45,6 +48,12 @@ pub(super) struct Panel {
 }
 
 impl Panel {
+    /// The columns, `[groups of a row, width]`.
+    pub fn groups(&self) -> &[u32] {
+        // Widths are multiples of a line's numbers.
+        bytemuck::cast_slice(&self.groups)
+    }
+
     /// Packs the next tokens; false when there was none.
     pub fn pack<F: Format>(
         &mut self,
@@ -54,13 +63,13 @@ impl Panel {
         packing: Packing,
         row: &mut Vec<f32>,
     ) -> Result<bool> {
-        let Packing { operand, is_signed, with_sums } = packing;
+        let Packing { operand, groups, is_signed, with_sums } = packing;
         let is_shifted = operand == Operand::Bytes && is_signed;
         self.columns.clear();
         reserve(&mut self.columns, PANEL_LEN)?;
         self.columns.extend(tokens.take(PANEL_LEN));
         self.width = self.columns.len().next_multiple_of(LANES);
-        fill(&mut self.groups, dim.div_ceil(operand.group()) * self.width, 0)?;
+        let columns = fill_lines(&mut self.groups, groups * self.width)?;
         fill(&mut self.added, if is_shifted { self.width } else { 0 }, 0)?;
         fill(&mut self.sums, if with_sums { self.width } else { 0 }, 0.0)?;
         fill(row, dim, 0.0)?;
@@ -75,7 +84,7 @@ impl Panel {
                 // In f64: of codes it is exact, of others rounded once.
                 self.sums[s] = row.iter().map(|&x| f64::from(x)).sum::<f64>() as f32;
             }
-            let column = &mut self.groups[s..];
+            let column = &mut columns[s..];
             match operand {
                 Operand::F32 => set_groups::<1>(column, self.width, row, f32::to_bits),
                 Operand::Bf16 => set_groups::<2>(column, self.width, row, |x| {
@@ -85,7 +94,7 @@ impl Panel {
                 Operand::Words => {
                     set_groups::<2>(column, self.width, row, |x| u32::from(x as i16 as u16));
                 }
-                Operand::Bytes => {
+                Operand::Bytes | Operand::SignedBytes => {
                     set_groups::<4>(column, self.width, row, |x| u32::from(x as i8 as u8));
                 }
             }

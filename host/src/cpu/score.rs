@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::linalg::gemm::{PANEL_LEN, Sides, TILE_LEN, products};
 use crate::linalg::kernels::Kernel;
 use crate::problem::Problem;
-use crate::runtime::alloc::{fill, reserve};
+use crate::runtime::alloc::{fill, fill_lines, reserve};
 use crate::tokens::format::{Format, TokenFormat};
 
 /// Inputs that all tasks of a call share.
@@ -74,6 +74,7 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
             let panel = &mut scratch.panels[scratch.n_panels];
             let packing = Packing {
                 operand: self.kernel.operand(),
+                groups: self.kernel.groups(self.problem.dim()),
                 is_signed: D::FORMAT == TokenFormat::Int8,
                 with_sums: self.row_scales.need_sums(),
             };
@@ -125,20 +126,22 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
     ) -> Result<()> {
         let dim = self.problem.dim();
         let operand = self.kernel.operand();
-        let groups = dim.div_ceil(operand.group());
+        let groups = self.kernel.groups(dim);
+        let _hold = self.kernel.hold();
         let TileScratch { rows: buffer, products: room, spans, factors, .. } = tile;
-        fill(room, TILE_LEN * PANEL_LEN, 0)?;
+        let room = fill_lines(room, TILE_LEN * PANEL_LEN)?;
         let items = documents.map(|d| self.problem.documents().item_rows(d));
         for_each_tile(items, self.documents.mask, spans, |spans, next| {
-            let rows = tile_rows(operand, self.arch, spans, self.documents, dim, buffer)?;
+            let rows = tile_rows((operand, groups), self.arch, spans, self.documents, dim, buffer)?;
             let n_rows = rows.len() / groups;
             self.row_scales.of_tile(spans.iter().map(|span| span.rows.clone()), factors)?;
             // Fetched while the first panel is multiplied.
             let mut ahead = next.map_or(&[][..], |next| self.rows_from(next));
             for (i, panel) in panels.iter().enumerate() {
                 let room = &mut room[..n_rows * panel.width];
-                let Panel { width, groups: of_panel, added, .. } = panel;
-                let sides = Sides { panel: of_panel, width: *width, added, rows, groups, ahead };
+                let Panel { width, added, .. } = panel;
+                let sides =
+                    Sides { panel: panel.groups(), width: *width, added, rows, groups, ahead };
                 products(self.kernel, sides, room);
                 ahead = &[];
                 let similarities =

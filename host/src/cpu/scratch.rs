@@ -5,6 +5,7 @@ use super::maxima::Maxima;
 use super::panels::Panel;
 use super::row_scales::Factors;
 use super::tiles::Span;
+use crate::runtime::alloc::Line;
 
 /// Buffers that a task works in.
 #[derive(Debug, Default)]
@@ -26,9 +27,9 @@ pub(super) struct TileScratch {
     /// A query token's row as f32.
     pub row: Vec<f32>,
     /// Rows of a tile as groups, where they cannot be read in place.
-    pub rows: Vec<u32>,
+    pub rows: Vec<Line>,
     /// Products of a tile and a panel, then their similarities: bits of i32 or f32.
-    pub products: Vec<u32>,
+    pub products: Vec<Line>,
     pub spans: Vec<Span>,
     pub factors: Factors,
 }

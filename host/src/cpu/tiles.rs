@@ -11,7 +11,7 @@ use super::tokens::Matrix;
 use crate::error::Result;
 use crate::linalg::gemm::TILE_LEN;
 use crate::linalg::kernels::{Operand, dispatch};
-use crate::runtime::alloc::fill;
+use crate::runtime::alloc::{Line, fill_lines};
 use crate::tokens::element::ElementType;
 use crate::tokens::format::widen;
 use crate::tokens::format::{Format, TokenFormat};
@@ -89,36 +89,38 @@ fn valid_runs(rows: Range<usize>, mask: Option<&[u8]>) -> impl Iterator<Item = R
     })
 }
 
-/// Returns the rows of a tile as groups of an operand, `[n, groups]`: in place where possible, else
-/// in `buffer`.
+/// Returns the rows of a tile as so many groups of an operand, `[n, groups]`: in place where
+/// possible, else in `buffer`.
 pub(super) fn tile_rows<'a, F: Format>(
-    operand: Operand,
+    (operand, groups): (Operand, usize),
     arch: Arch,
     spans: &[Span],
     documents: Matrix<'a, F>,
     dim: usize,
-    buffer: &'a mut Vec<u32>,
+    buffer: &'a mut Vec<Line>,
 ) -> Result<&'a [u32]> {
-    let groups = dim.div_ceil(operand.group());
     let n_rows = spans.iter().map(|span| span.rows.len()).sum::<usize>();
     let (start, end) = (spans[0].rows.start, spans[spans.len() - 1].rows.end);
     let is_contiguous = spans.windows(2).all(|s| s[0].rows.end == s[1].rows.start);
     let is_stored = match operand {
         Operand::F32 => F::FORMAT == TokenFormat::Element(ElementType::F32),
-        Operand::Bf16 => dim.is_multiple_of(2),
-        Operand::Words | Operand::Bytes => false,
+        Operand::Bf16 | Operand::SignedBytes => true,
+        Operand::Bytes => F::FORMAT != TokenFormat::Int8,
+        Operand::Words => false,
     };
     if is_stored
+        && groups * operand.group() == dim
         && is_contiguous
-        // Rows of bf16 may start between two groups of the machine's.
+        // Rows of less than 32 bits an element may start between two groups of the machine's.
         && let Ok(rows) = bytemuck::try_cast_slice(&documents.data[start * dim..end * dim])
     {
         return Ok(rows);
     }
-    if buffer.len() < n_rows * groups {
-        fill(buffer, n_rows * groups, 0)?;
+    if size_of_val(&buffer[..]) < n_rows * groups * size_of::<u32>() {
+        fill_lines(buffer, n_rows * groups)?;
     }
-    let mut free = &mut buffer[..n_rows * groups];
+    let copy = &mut bytemuck::cast_slice_mut(buffer)[..n_rows * groups];
+    let mut free = &mut copy[..];
     for span in spans {
         let (values, rest) = free.split_at_mut(span.rows.len() * groups);
         free = rest;
@@ -132,7 +134,7 @@ pub(super) fn tile_rows<'a, F: Format>(
             }
         }
     }
-    Ok(&buffer[..n_rows * groups])
+    Ok(copy)
 }
 
 /// Writes rows as groups, zeros where a row does not fill its last one.
@@ -160,7 +162,9 @@ impl<F: Format> WithSimd for Rows<'_, F> {
             (Operand::Bytes, TokenFormat::Int8) => {
                 rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| x ^ 0x80);
             }
-            (Operand::Bytes, _) => rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| x),
+            (Operand::Bytes | Operand::SignedBytes, _) => {
+                rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| x)
+            }
             (Operand::Words, TokenFormat::Int8) => {
                 rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| i16::from(x as i8));
             }

@@ -42,13 +42,14 @@ pub(crate) fn products(kernel: &Kernel, sides: Sides<'_>, products: &mut [u32]) 
     let Sides { panel, width, added, rows, groups, ahead } = sides;
     let mut tile =
         Tile { panel, width, rows, groups, block: 0..groups, plus: Plus::Nothing, ahead, products };
-    if kernel.operand().is_integer() {
+    let depth = DEPTH_LEN / kernel.operand().group();
+    if kernel.operand().is_integer() || kernel.chain_len() <= depth {
         if !added.is_empty() {
             tile.plus = Plus::Columns(added);
         }
         return kernel.multiply(tile);
     }
-    for (start, end) in blocks(groups, DEPTH_LEN / kernel.operand().group()) {
+    for (start, end) in blocks(groups, depth) {
         let plus = if start > 0 { Plus::Products } else { Plus::Nothing };
         let ahead = if end == groups { ahead } else { &[] };
         let products = &mut *tile.products;

@@ -65,6 +65,18 @@ pub(crate) fn fill<T: Clone>(values: &mut Vec<T>, len: usize, value: T) -> Resul
     Ok(())
 }
 
+/// 64 bytes that lie in one line of the caches: registers and tiles of such lines are read and
+/// written in one piece.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct Line([u32; 16]);
+
+/// As [`fill`] with zeros, in lines; the numbers.
+pub(crate) fn fill_lines(lines: &mut Vec<Line>, len: usize) -> Result<&mut [u32]> {
+    fill(lines, len.div_ceil(16), Line::default())?;
+    Ok(&mut bytemuck::cast_slice_mut(lines)[..len])
+}
+
 /// Reserves room for `additional` more values, or says how much memory is missing.
 pub(crate) fn reserve<T>(values: &mut Vec<T>, additional: usize) -> Result<()> {
     values.try_reserve(additional).map_err(|error| Error::HostMemory {

@@ -1,12 +1,15 @@
 //! Kernels of the CPU engine: products of a tile of document rows and a panel of query tokens.
 //!
-//! All of them are one loop ([`multiply`]) over registers of 32-bit lanes. Each side is a matrix
-//! of *groups* of 32 bits: one f32, two bf16, two whole numbers of 16 bits, or four of 8. A kernel
-//! is a row of the [`table`]: an instruction set, what a group holds, the tile that it keeps in
-//! registers, and how many multiply-adds a core does in a cycle. Which rows a CPU can run
+//! Each side is a matrix of *groups* of 32 bits: one f32, two bf16, two whole numbers of 16 bits,
+//! or four of 8. Kernels are one loop ([`multiply`]) over registers of 32-bit lanes, but for those
+//! of CPUs with registers that are tiles themselves (`amx`). A kernel is a row of the [`table`]: an
+//! instruction set, what a group holds, the tile that it keeps in registers, and how many
+//! multiply-adds a core does in a cycle. Which rows a CPU can run
 //! ([`InstructionSet::is_available`]) is apart from which it prefers ([`Kernels::new`]), and both
 //! are decided once.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 mod floats;
 mod integers;
 mod multiply;
@@ -41,6 +44,8 @@ pub(crate) enum Operand {
     Words,
     /// Four whole numbers of 8 bits, of rows without a sign, of panels with one; in i32.
     Bytes,
+    /// Four whole numbers of 8 bits with a sign, of rows and of panels; in i32.
+    SignedBytes,
 }
 
 impl Operand {
@@ -49,13 +54,13 @@ impl Operand {
         match self {
             Operand::F32 => 1,
             Operand::Bf16 | Operand::Words => 2,
-            Operand::Bytes => 4,
+            Operand::Bytes | Operand::SignedBytes => 4,
         }
     }
 
     /// Whether products are sums of whole numbers, in i32.
     pub const fn is_integer(self) -> bool {
-        matches!(self, Operand::Words | Operand::Bytes)
+        matches!(self, Operand::Words | Operand::Bytes | Operand::SignedBytes)
     }
 }
 
@@ -66,7 +71,20 @@ pub(crate) struct Kernel {
     operand: Operand,
     /// Multiply-adds of one core in a cycle, where nothing else limits it.
     rate: usize,
+    /// Groups that it multiplies at once, at most, in steps of equal length and all of a row; or
+    /// any number, [`ONE_BY_ONE`].
+    at_once: usize,
     run: fn(Tile<'_>),
+}
+
+/// Of kernels that take a group after the other.
+const ONE_BY_ONE: usize = usize::MAX;
+
+/// Keeps what a CPU has set up for a kernel from one product to the next; see [`Kernel::hold`].
+#[derive(Debug)]
+pub(crate) struct Hold {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    _tiles: Option<amx::Hold>,
 }
 
 /// What is added to the products.
@@ -103,12 +121,32 @@ impl Kernel {
         self.operand
     }
 
+    /// Groups of 32 bits of a row of `dim` elements, zeros behind its last element.
+    pub fn groups(&self, dim: usize) -> usize {
+        let groups = dim.div_ceil(self.operand.group());
+        groups.next_multiple_of(groups.div_ceil(self.at_once))
+    }
+
+    /// Most groups whose products are added up in one chain.
+    pub fn chain_len(&self) -> usize {
+        self.at_once
+    }
+
+    /// While it is held, products by this kernel do not set up the CPU again. Without, each does.
+    pub fn hold(&self) -> Hold {
+        Hold {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            _tiles: (self.set == InstructionSet::Amx).then(amx::Hold::new),
+        }
+    }
+
     /// Writes `products[t · width + s] = Σ_k panel[k · width + s] · rows[t · groups + k]`, each sum
     /// in the same order whatever its `s` and `t`.
     ///
     /// # Panics
-    /// When a slice has another length than the others say, or width is not a multiple of
-    /// [`LANES`](super::gemm::LANES).
+    /// When a slice has another length than the others say, width is not a multiple of
+    /// [`LANES`](super::gemm::LANES), or a kernel that takes all groups of a row is given others
+    /// than [`Kernel::groups`] says, a part of them, or products to add to.
     pub fn multiply(&self, tile: Tile<'_>) {
         let n_rows = tile.rows.len() / tile.groups;
         assert!(tile.width > 0 && tile.width.is_multiple_of(super::gemm::LANES));
@@ -119,6 +157,10 @@ impl Kernel {
         if let Plus::Columns(columns) = tile.plus {
             assert_eq!(columns.len(), tile.width);
         }
+        if self.at_once != ONE_BY_ONE {
+            assert!(tile.groups.is_multiple_of(tile.groups.div_ceil(self.at_once)));
+            assert!(tile.block == (0..tile.groups) && !matches!(tile.plus, Plus::Products));
+        }
         (self.run)(tile);
     }
 }
@@ -127,7 +169,9 @@ impl Kernel {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub f32: &'static Kernel,
-    pub integers: &'static Kernel,
+    /// For codes with a sign against codes with one, and against document codes without.
+    pub signed: &'static Kernel,
+    pub unsigned: &'static Kernel,
     /// None where bf16 is multiplied as f32.
     pub bf16: Option<&'static Kernel>,
     /// The same instructions for loops that a compiler vectorises.
@@ -164,7 +208,8 @@ impl Kernels {
         let portable = |operands| best(operands).expect("the table has portable rows");
         Kernels {
             f32: portable(&[Operand::F32]),
-            integers: portable(&[Operand::Words, Operand::Bytes]),
+            signed: portable(&[Operand::Words, Operand::Bytes, Operand::SignedBytes]),
+            unsigned: portable(&[Operand::Words, Operand::Bytes]),
             bf16: best(&[Operand::Bf16]),
             arch: limit.arch(),
         }

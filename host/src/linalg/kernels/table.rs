@@ -1,8 +1,10 @@
 //! The table of kernels, and which instruction sets a CPU has.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::amx;
 #[cfg(target_arch = "x86_64")]
 use super::x86;
-use super::{Kernel, Operand, Tile, floats, integers};
+use super::{Kernel, ONE_BY_ONE, Operand, Tile, floats, integers};
 
 /// Why a kernel that was chosen cannot fail to run.
 pub(super) const ABSENT: &str = "kernels are chosen of what the CPU has";
@@ -20,15 +22,18 @@ pub(crate) enum InstructionSet {
     Vnni,
     /// AVX-512 BF16: dot products of bf16.
     Bf16,
+    /// AMX: tiles of bytes and of bf16, as Linux gives them.
+    Amx,
 }
 
 impl InstructionSet {
-    const ALL: [InstructionSet; 5] = [
+    const ALL: [InstructionSet; 6] = [
         InstructionSet::Portable,
         InstructionSet::Avx2,
         InstructionSet::Avx512,
         InstructionSet::Vnni,
         InstructionSet::Bf16,
+        InstructionSet::Amx,
     ];
 
     /// The name in the environment.
@@ -39,6 +44,7 @@ impl InstructionSet {
             InstructionSet::Avx512 => "avx512",
             InstructionSet::Vnni => "vnni",
             InstructionSet::Bf16 => "bf16",
+            InstructionSet::Amx => "amx",
         }
     }
 
@@ -52,6 +58,10 @@ impl InstructionSet {
             InstructionSet::Avx512 => avx512(),
             InstructionSet::Vnni => avx512() && is_x86_feature_detected!("avx512vnni"),
             InstructionSet::Bf16 => avx512() && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_os = "linux")]
+            InstructionSet::Amx => avx512() && amx::is_available(),
+            #[cfg(not(target_os = "linux"))]
+            InstructionSet::Amx => false,
         }
     }
 
@@ -118,8 +128,19 @@ pub(super) static TABLE: &[Kernel] = &[
     row(InstructionSet::Vnni, Operand::Bytes, 64, x86::bytes_vnni::<2, 8>),
     #[cfg(target_arch = "x86_64")]
     row(InstructionSet::Bf16, Operand::Bf16, 32, x86::bf16::<2, 8>),
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    of_tiles(Operand::Bytes, 1024, amx::bytes),
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    of_tiles(Operand::SignedBytes, 1024, amx::signed_bytes),
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    of_tiles(Operand::Bf16, 512, amx::bf16),
 ];
 
 const fn row(set: InstructionSet, operand: Operand, rate: usize, run: fn(Tile<'_>)) -> Kernel {
-    Kernel { set, operand, rate, run }
+    Kernel { set, operand, rate, at_once: ONE_BY_ONE, run }
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+const fn of_tiles(operand: Operand, rate: usize, run: fn(Tile<'_>)) -> Kernel {
+    Kernel { set: InstructionSet::Amx, operand, rate, at_once: amx::GROUPS, run }
 }

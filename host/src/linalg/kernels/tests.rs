@@ -18,7 +18,7 @@ fn kernels() -> impl Iterator<Item = &'static Kernel> {
     })
 }
 
-/// Elements of a group, as numbers: rows have no sign in bytes, panels do.
+/// Elements of a group, as numbers: rows may have no sign in bytes, panels do.
 fn elements(operand: Operand, group: u32, is_row: bool) -> Vec<f64> {
     match operand {
         Operand::F32 => vec![f64::from(f32::from_bits(group))],
@@ -27,7 +27,9 @@ fn elements(operand: Operand, group: u32, is_row: bool) -> Vec<f64> {
         }
         Operand::Words => [group as i16, (group >> 16) as i16].map(f64::from).to_vec(),
         Operand::Bytes if is_row => group.to_le_bytes().map(f64::from).to_vec(),
-        Operand::Bytes => group.to_le_bytes().map(|x| f64::from(x as i8)).to_vec(),
+        Operand::Bytes | Operand::SignedBytes => {
+            group.to_le_bytes().map(|x| f64::from(x as i8)).to_vec()
+        }
     }
 }
 
@@ -46,10 +48,10 @@ fn groups(operand: Operand, n: usize, seed: usize, is_row: bool) -> Vec<u32> {
             let word = |x: u8| if is_row { i16::from(x) } else { i16::from(x as i8) } as u16;
             u32::from(word(a)) | u32::from(word(b)) << 16
         }
-        Operand::Bytes => random(i) as u32,
+        Operand::Bytes | Operand::SignedBytes => random(i) as u32,
     };
-    let extreme = if is_row { u32::MAX } else { 0x8080_8080 };
-    let is_extreme = |i: usize| operand == Operand::Bytes && i.is_multiple_of(3);
+    let extreme = if is_row && operand == Operand::Bytes { u32::MAX } else { 0x8080_8080 };
+    let is_extreme = |i: usize| operand.group() == 4 && i.is_multiple_of(3);
     (0..n).map(|i| if is_extreme(i) { extreme } else { of(i) }).collect()
 }
 
@@ -72,7 +74,8 @@ fn run(
 fn products_are_sums_of_products() {
     for kernel in kernels() {
         let operand = kernel.operand;
-        for n_groups in [1, 2, 3, 4, 16, 31, 32, 33, 128] {
+        for n_groups in [1, 2, 3, 4, 16, 17, 31, 32, 33, 128] {
+            let n_groups = kernel.groups(n_groups * operand.group());
             for width in (LANES..=PANEL_LEN).step_by(LANES) {
                 let panel = groups(operand, n_groups * width, 1, false);
                 for n_rows in [1, 2, 5, 6, 7, 8, 9, 15, 16, 17, 47, TILE_LEN] {
@@ -115,11 +118,16 @@ fn sums_are_added_to_what_is_said() {
             let plain = run(kernel, sides.0, sides.1, Plus::Nothing, 0);
             let columns: Vec<u32> = (0..width as i32).map(|s| number(100 * s)).collect();
             let more = run(kernel, sides.0, sides.1, Plus::Columns(&columns), 0);
-            let again = run(kernel, sides.0, sides.1, Plus::Products, number(1000));
             for (i, &plain) in plain.iter().enumerate() {
-                let plain = back(plain);
-                assert_eq!(back(more[i]), plain + (100 * (i % width)) as f32, "{kernel:?}");
-                assert_eq!(back(again[i]), plain + 1000.0, "{kernel:?}");
+                let expected = back(plain) + (100 * (i % width)) as f32;
+                assert_eq!(back(more[i]), expected, "{kernel:?}");
+            }
+            if kernel.at_once != ONE_BY_ONE {
+                continue;
+            }
+            let again = run(kernel, sides.0, sides.1, Plus::Products, number(1000));
+            for (again, &plain) in again.into_iter().zip(&plain) {
+                assert_eq!(back(again), back(plain) + 1000.0, "{kernel:?}");
             }
         }
     }
@@ -155,14 +163,56 @@ fn the_environment_limits_kernels_by_name() {
     assert_eq!(limit_of(Some("portable")), Ok(InstructionSet::Portable));
     assert_eq!(limit_of(Some("sse9")), Err("sse9".into()));
     let portable = Kernels::new(InstructionSet::Portable);
-    for kernel in [portable.f32, portable.integers] {
+    for kernel in [portable.f32, portable.signed, portable.unsigned] {
         assert_eq!(kernel.set, InstructionSet::Portable);
     }
     assert!(portable.bf16.is_none());
     for set in InstructionSet::available() {
         let kernels = Kernels::new(set);
-        assert!(kernels.f32.set <= set && kernels.integers.set <= set, "{}", set.name());
+        for kernel in [kernels.f32, kernels.signed, kernels.unsigned] {
+            assert!(kernel.set <= set, "{kernel:?}");
+        }
         assert_eq!(limit_of(Some(set.name())), Ok(set));
+    }
+}
+
+/// Products of every kernel in turn, of shapes that differ, while another is held.
+#[test]
+fn kernels_that_are_held_take_turns() {
+    let kernels: Vec<_> = kernels().collect();
+    let mut holds = Vec::new();
+    for round in 0..3 {
+        for kernel in &kernels {
+            let operand = kernel.operand;
+            let n_groups = kernel.groups((5 + 40 * round) * operand.group());
+            let (width, n_rows) = (LANES, 3 + 20 * round);
+            let panel = groups(operand, n_groups * width, 3, false);
+            let rows = groups(operand, n_groups * n_rows, 5, true);
+            let sides = ((&panel[..], width), (&rows[..], n_groups));
+            let alone = run(kernel, sides.0, sides.1, Plus::Nothing, 0);
+            holds.push(kernel.hold());
+            for _ in 0..2 {
+                let held = run(kernel, sides.0, sides.1, Plus::Nothing, 0);
+                assert_eq!(held, alone, "{kernel:?}");
+            }
+            holds.truncate(round);
+        }
+    }
+}
+
+/// Rows are as long as steps of equal length are.
+#[test]
+fn rows_are_padded_to_equal_steps() {
+    for kernel in TABLE {
+        let of = kernel.operand.group();
+        for n_groups in [1, 15, 16, 17, 24, 32, 33, 37, 64, 1000] {
+            for dim in [n_groups * of, n_groups * of - (of - 1)] {
+                let padded = kernel.groups(dim);
+                let steps = n_groups.div_ceil(kernel.at_once);
+                assert!(padded.is_multiple_of(steps) && padded / steps <= kernel.at_once);
+                assert!(n_groups <= padded && padded < n_groups + steps, "{kernel:?}, {dim}");
+            }
+        }
     }
 }
 
