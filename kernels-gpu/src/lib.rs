@@ -13,6 +13,7 @@
 //! primitives         what the kernels of several families use: tiles, row vectors, accumulators
 //! sm80, sm90         the forward kernels by instruction set
 //! backward, loss, quantize, rescore, …          the other kernels
+//! projection         kernels of both instruction sets, of the parts of theirs
 //! entry              the PTX entry points
 //! ```
 
@@ -41,6 +42,8 @@ mod entry;
 mod loss;
 #[cfg(target_arch = "nvptx64")]
 mod primitives;
+#[cfg(target_arch = "nvptx64")]
+mod projection;
 #[cfg(target_arch = "nvptx64")]
 mod ptx;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]

@@ -39,7 +39,7 @@ macro_rules! with_type_of {
 }
 
 /// Makes mean squared distances of clouds in both directions ready, and room for their gradients,
-/// in the points' element type. Null for an error.
+/// in the points' element type and times the points of the longest first cloud. Null for an error.
 ///
 /// # Safety
 /// The handles must live.
@@ -57,10 +57,12 @@ pub unsafe extern "C" fn maxsim_bench_prepare_chamfer(
             device.prepare_chamfer(typed::<T>(x)?, typed::<T>(y)?, &options)
         });
         let work = work.map_err(text)?;
-        let ones = vec![1.0; x.tokens.layout().n_items()];
+        // A mean over many points has gradients below what f16 holds: training scales them.
+        let layout = x.tokens.layout();
+        let scales = vec![layout.max_len() as f32; layout.n_items()];
         Ok(Object::Chamfer(Box::new(ChamferStep {
             found: work.new_found().map_err(text)?,
-            grad: work.upload_grad(&ones).map_err(text)?,
+            grad: work.upload_grad(&scales).map_err(text)?,
             gradients: work.new_gradients(GradientType::Tokens).map_err(text)?,
             work,
         })))

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Large clouds of up to 3 dims are not compared but [sorted](sort) and [searched](search). Of
-//! those of many dims a forward kernel multiplies [copies](copies()), and what may be nearest
-//! is [compared](refine()). Either finds the same keys.
+//! those of many dims a forward kernel multiplies [copies](copies()), blocks that may have nearest
+//! points are [selected](select()) and [compared](refine()). Either finds the same keys.
 //!
 //! One of the first two and the next are a forward pass of any number of clouds, the last two a
 //! backward pass. Nothing is as large as points × points, and no bit depends on the order of what
@@ -25,6 +25,7 @@ mod points;
 mod reduce;
 mod refine;
 pub mod search;
+mod select;
 pub mod sort;
 
 pub use compare::compare;
@@ -33,3 +34,4 @@ pub use gradients::{gradients, scatter};
 pub use nearest::nearest;
 pub use reduce::reduce;
 pub use refine::refine;
+pub use select::select;

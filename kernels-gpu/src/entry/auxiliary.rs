@@ -79,14 +79,17 @@ macro_rules! run {
     (maxsim_chamfer_search) => { crate::chamfer::search::search };
     (maxsim_chamfer_extents) => { crate::chamfer::extents };
     (maxsim_chamfer_copies) => { crate::chamfer::copies };
+    (maxsim_chamfer_select) => { crate::chamfer::select };
     (maxsim_chamfer_refine) => { crate::chamfer::refine };
     (maxsim_chamfer_reduce) => { crate::chamfer::reduce };
     (maxsim_chamfer_scatter) => { crate::chamfer::scatter };
     (maxsim_chamfer_gradients) => { crate::chamfer::gradients };
 
-    (maxsim_projection_f16) => { crate::sm80::projection::project::<row::F16> };
-    (maxsim_projection_bf16) => { crate::sm80::projection::project::<row::Bf16> };
-    (maxsim_projection_f32) => { crate::sm80::projection::project::<row::F32> };
+    (maxsim_projection_sm90_f16) => { projection!(maxsim_projection_sm90_f16 F16) };
+    (maxsim_projection_sm90_bf16) => { projection!(maxsim_projection_sm90_bf16 Bf16) };
+    (maxsim_projection_f16) => { crate::projection::sm80::project::<row::F16> };
+    (maxsim_projection_bf16) => { crate::projection::sm80::project::<row::Bf16> };
+    (maxsim_projection_f32) => { crate::projection::sm80::project::<row::F32> };
     (maxsim_xtr_collect_d128_f16) => { collect::collect::<collect::Tall<sm80::F16>> };
     (maxsim_xtr_collect_d128_bf16) => { collect::collect::<collect::Tall<sm80::Bf16>> };
     (maxsim_xtr_collect_wide_f16) => { collect::collect::<Wide<sm80::F16, AsTheyAre, 64>> };
@@ -124,6 +127,24 @@ macro_rules! run {
     (maxsim_centroid_scores_bf16) => { by_centroid::centroid_scores::<residual::ResidualBf16> };
     (maxsim_infinite_queries_f16) => { by_centroid::infinite::<residual::ResidualF16> };
     (maxsim_infinite_queries_bf16) => { by_centroid::infinite::<residual::ResidualBf16> };
+}
+
+/// A projection by tensor maps, which are the first two fields of the entry's parameter.
+#[cfg(maxsim_arch = "sm_90a")]
+macro_rules! projection {
+    ($name:ident $element:ident) => {{
+        use crate::abi::params::TensorMap;
+        use crate::abi::params::projection::MappedParams;
+
+        #[inline(always)]
+        unsafe fn run(params: &MappedParams) {
+            let first = crate::ptx::parameter_address!($name);
+            let maps = [first, first + size_of::<TensorMap>() as u64];
+            // SAFETY: the entry's.
+            unsafe { crate::projection::sm90::project::<row::$element>(params, maps) }
+        }
+        run
+    }};
 }
 
 /// Names that the entries of one instruction set use.
@@ -167,7 +188,7 @@ macro_rules! entry {
 
 /// The entries of a family.
 macro_rules! lines {
-    ($params:tt $($arch:ident $element:tt $name:ident $blocks:literal $($early:ident)?;)*) => {
+    ($params:tt $($arch:ident $element:tt $name:ident $blocks:literal $($word:ident)?;)*) => {
         $(entry!($arch $name $params);)*
     };
 }

@@ -27,11 +27,10 @@
 
 mod affine;
 pub mod collect;
-mod element;
+pub(crate) mod element;
 mod int8;
 pub(super) mod kernel;
 mod pipeline;
-pub mod projection;
 mod resident;
 pub mod residual;
 mod streamed;

@@ -298,7 +298,7 @@ impl Consumer<'_> {
 }
 
 /// Bytes of a fragment's rows in a slab.
-pub(super) const FRAGMENT_BYTES: u32 = (FRAGMENT_ROWS * SLAB_BYTES) as u32;
+pub(crate) const FRAGMENT_BYTES: u32 = (FRAGMENT_ROWS * SLAB_BYTES) as u32;
 
 /// Steps of a resident slab: the last one may have fewer.
 const fn steps<K: Kernel>(slab: usize) -> usize {
@@ -308,7 +308,7 @@ const fn steps<K: Kernel>(slab: usize) -> usize {
 
 /// Adds the products of a slab's steps of 32 bytes, from step `FIRST` to before step `END`.
 #[inline(always)]
-pub(super) unsafe fn multiply_steps<E: WgmmaElement, const N: usize, const FIRST: usize>(
+pub(crate) unsafe fn multiply_steps<E: WgmmaElement, const N: usize, const FIRST: usize>(
     mut c: [f32; N],
     a: u32,
     b: u32,

@@ -51,7 +51,7 @@ pub trait Kernel {
 }
 
 /// Warps of a consumer warpgroup.
-pub(super) const CONSUMER_WARPS: u32 = 4;
+pub(crate) const CONSUMER_WARPS: u32 = 4;
 
 /// Warps that split elements for 3xTF32: the producer warpgroup's last two.
 pub(super) const SPLITTING_WARPS: u32 = 2;

@@ -41,12 +41,12 @@
 //! of the product.
 
 mod bitwise_max;
-mod compute;
+pub(crate) mod compute;
 mod consumer;
 pub mod contiguous;
 mod epilogue;
 mod int8;
-mod kernel;
+pub(crate) mod kernel;
 mod persistent;
 mod producers;
 mod prologue;
@@ -55,7 +55,7 @@ mod reduction;
 pub mod residual;
 mod scales;
 mod scheduler;
-mod smem;
+pub(crate) mod smem;
 pub mod stream_k;
 pub mod swap_ab;
 mod tf32x3;

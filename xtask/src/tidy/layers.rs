@@ -82,6 +82,7 @@ const KERNELS: Crate = Crate {
                     "chamfer",
                     "xtr",
                 ],
+                &["projection"],
                 &["entry"],
             ],
         },

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use maxsim_kernels::abi::arch::Arch;
 use maxsim_kernels::abi::element::Operand;
 use maxsim_kernels::abi::layout::sm90::DESCRIPTOR_HIGH;
-use maxsim_kernels::abi::params::Matrix;
 use maxsim_kernels::abi::params::backward::{Rows, columns};
+use maxsim_kernels::abi::params::{Matrix, TensorMap};
 use maxsim_kernels::table::forward::Variant;
 
 use super::residual::CudaResiduals;
 use super::row_scales::RowScales;
-use crate::cuda::driver::context::CudaDevice;
+use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::memory::Buffer;
 use crate::cuda::driver::staging::{send_rows, upload_lists};
 use crate::cuda::driver::tensor_map::{Maps, Rounding, can_map};
@@ -340,5 +340,10 @@ impl CudaTokens {
     /// The matrix as TMA reads it for a kernel, where TMA can take it.
     pub(in crate::cuda) fn maps(&self, variant: &Variant) -> Option<&Maps> {
         if variant.tf32 { self.tf32_maps.as_deref() } else { self.maps.as_deref() }
+    }
+
+    /// The matrix in boxes of a document tile's rows, where TMA can take it.
+    pub(in crate::cuda) fn tile_map(&self, entered: &Entered<'_>) -> Result<Option<&TensorMap>> {
+        self.maps.as_deref().map(|maps| maps.tiles(entered)).transpose()
     }
 }

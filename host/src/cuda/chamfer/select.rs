@@ -7,11 +7,13 @@ use bytemuck::cast_slice;
 use cust::sys::CUstream;
 use maxsim_kernels::abi::element::ElementType;
 use maxsim_kernels::abi::params::chamfer::select::{
-    BLOCK, COPY_LEN, CopyParams, ITEM, REFINE_POINTS, REFINE_SHARED_BYTES, RefineParams,
-    SELECTED_DIM, SELECTED_DIM_MAX, copied_dim, extent,
+    BLOCK, COPY_LEN, CopyParams, ITEM, REFINE_SHARED_BYTES, REFINE_SHARES, RefineParams,
+    SELECT_POINTS, SELECT_SHARED_BYTES, SELECTED_DIM, SELECTED_DIM_MAX, copied_dim, extent,
 };
 use maxsim_kernels::abi::params::chamfer::{CloudPair, Clouds};
-use maxsim_kernels::table::auxiliary::{CHAMFER_COPIES, CHAMFER_EXTENTS, CHAMFER_REFINE};
+use maxsim_kernels::table::auxiliary::{
+    CHAMFER_COPIES, CHAMFER_EXTENTS, CHAMFER_REFINE, CHAMFER_SELECT,
+};
 
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
@@ -59,6 +61,7 @@ pub(super) struct Selection {
     device: Arc<CudaDevice>,
     extents: Kernel<CopyParams>,
     copies: Kernel<CopyParams>,
+    select: Kernel<RefineParams>,
     refine: Kernel<RefineParams>,
     /// Points of all clouds, and pairs.
     n_places: usize,
@@ -109,6 +112,11 @@ impl Direction {
     fn n_blocks(&self) -> u32 {
         self.other[1].div_ceil(BLOCK)
     }
+
+    /// Bytes of the words that say which points of a slice want which block.
+    fn masks_bytes(&self) -> u64 {
+        u64::from(self.n_blocks()) * u64::from(self.slice_len.div_ceil(SELECT_POINTS)) * 4
+    }
 }
 
 impl Selection {
@@ -143,6 +151,7 @@ impl Selection {
             device: device.clone(),
             extents: device.kernel(CHAMFER_EXTENTS)?,
             copies: device.kernel(CHAMFER_COPIES)?,
+            select: device.kernel(CHAMFER_SELECT)?,
             refine: device.kernel(CHAMFER_REFINE)?,
             n_places,
             n_pairs,
@@ -155,7 +164,7 @@ impl Selection {
     }
 
     /// Where everything is in the workspace, behind what forward kernels need, and the end.
-    fn places(&self) -> ([u64; 7], u64) {
+    fn places(&self) -> ([u64; 8], u64) {
         let slices = || self.directions.iter().flat_map(|of| [&of.whole, &of.last]).flatten();
         let of_plans = slices().map(|slice| slice.plan.workspace_bytes()).max().unwrap_or(0);
         let most = |i: usize| slices().map(|slice| slice.outputs.lens_bytes()[i]).max();
@@ -169,6 +178,7 @@ impl Selection {
             n * 4,
             most(0).unwrap_or(0),
             most(2).unwrap_or(0),
+            self.directions.iter().map(Direction::masks_bytes).max().unwrap_or(0),
         ];
         let mut end = of_plans.max(RESERVED_BYTES).next_multiple_of(ALIGN_BYTES);
         let offsets = lens.map(|len| {
@@ -202,7 +212,7 @@ impl Selection {
         workspace: u64,
     ) -> Result<()> {
         let (offsets, _) = self.places();
-        let [extents, queries, documents, norms, errors, scores, maxima] =
+        let [extents, queries, documents, norms, errors, scores, maxima, masks] =
             offsets.map(|offset| workspace + offset);
         let copies = CopyParams {
             clouds: *clouds,
@@ -237,12 +247,16 @@ impl Selection {
                         copies,
                         keys,
                         maxima,
+                        masks,
                         pair_and_side: of.pair_and_side,
                         first,
                         n_points,
                         n_blocks: of.n_blocks(),
                     };
-                    let grid = n_points.div_ceil(REFINE_POINTS);
+                    let grid = n_points.div_ceil(SELECT_POINTS);
+                    let shared = SELECT_SHARED_BYTES as u32;
+                    start(entered, stream, &self.select, grid, shared, &params)?;
+                    let grid = of.n_blocks() * REFINE_SHARES;
                     let shared = REFINE_SHARED_BYTES as u32;
                     start(entered, stream, &self.refine, grid, shared, &params)?;
                 }

@@ -68,7 +68,7 @@ pub(crate) struct CudaDevice {
     /// The staging memory of lists.
     pub(in crate::cuda) staging: Staging,
     /// The stream of synchronous calls, while none of them uses it.
-    pub(in crate::cuda) idle_stream: Mutex<Option<CudaStream>>,
+    pub(in crate::cuda) idle_streams: Mutex<Vec<CudaStream>>,
     /// Memory for a slice of projected tokens, while no call uses it.
     pub(in crate::cuda) idle_slice: Mutex<Option<Buffer>>,
     /// Held while the library captures a graph and while it waits for all of the context's work:
@@ -217,7 +217,7 @@ impl CudaDevice {
             landing: Mutex::new(None),
             idle_pieces: IdlePieces::default(),
             staging: Staging::default(),
-            idle_stream: Mutex::new(None),
+            idle_streams: Mutex::new(Vec::new()),
             idle_slice: Mutex::new(None),
             quiet: Mutex::new(()),
             retired: Retired::default(),

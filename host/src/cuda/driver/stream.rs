@@ -296,7 +296,18 @@ impl Drop for CudaStream {
     }
 }
 
+/// Streams that are kept for synchronous calls: one that needs two is among them.
+const IDLE_STREAMS_MAX: usize = 2;
+
 impl CudaDevice {
+    /// Runs a synchronous call on two streams, of which it waits for both before it returns.
+    pub(in crate::cuda) fn on_idle_streams<R>(
+        self: &Arc<CudaDevice>,
+        call: impl FnOnce([&mut CudaStream; 2]) -> Result<R>,
+    ) -> Result<R> {
+        self.on_idle_stream(|first| self.on_idle_stream(|second| call([first, second])))
+    }
+
     /// Runs a synchronous call on a stream kept for that, behind all copies of lists and rows that
     /// were begun before: a call may launch kernels that read them. Calls of other threads at the
     /// same time get streams of their own, which are not kept.
@@ -304,7 +315,7 @@ impl CudaDevice {
         self: &Arc<CudaDevice>,
         call: impl FnOnce(&mut CudaStream) -> Result<R>,
     ) -> Result<R> {
-        let idle = lock(&self.idle_stream).take();
+        let idle = lock(&self.idle_streams).pop();
         let mut stream = match idle {
             Some(stream) => stream,
             None => CudaStream::new(self)?,
@@ -313,8 +324,11 @@ impl CudaDevice {
         self.staging.follow(&entered, &stream, Order::Stream(stream.id))?;
         drop(entered);
         let result = call(&mut stream);
-        // Another thread may have returned a stream meanwhile: drop it outside the lock.
-        let surplus = lock(&self.idle_stream).replace(stream);
+        // Other threads may have returned streams meanwhile: drop one too many outside the lock.
+        let mut idle = lock(&self.idle_streams);
+        let surplus = if idle.len() < IDLE_STREAMS_MAX { None } else { idle.pop() };
+        idle.push(stream);
+        drop(idle);
         drop(surplus);
         result
     }

@@ -1,9 +1,10 @@
 //! Projects hidden states some rows at a time, by one kernel, and scores their tokens.
 
+use std::fmt;
 use std::sync::Arc;
 
-use maxsim_kernels::abi::params::projection::{ProjectionParams, ROWS, SHARED_BYTES};
-use maxsim_kernels::table::auxiliary::PROJECTION;
+use maxsim_kernels::abi::params::projection::{self, MappedParams, ProjectionParams};
+use maxsim_kernels::table::auxiliary::{PROJECTION, PROJECTION_MAPPED};
 
 use super::plan::ForwardPlan;
 use crate::cuda::buffers::outputs::CudaOutputs;
@@ -24,8 +25,11 @@ use crate::runtime::swap::lock;
 /// Alignment of the results of a slice: stores of several elements are aligned.
 const RESULTS_ALIGN: u64 = 256;
 
-/// Most bytes of a slice whose memory is kept.
+/// Most bytes of slices whose memory is kept.
 const KEPT_BYTES_MAX: u64 = 32 << 20;
+
+/// Slices that have their tokens at the same time, if there are so many.
+const TURNS: usize = 2;
 
 impl CudaTokens {
     /// Tokens of some of these rows, with a copy of their mask. Waits for them.
@@ -52,9 +56,49 @@ impl CudaTokens {
 /// with the mask of the rows.
 #[derive(Debug)]
 struct Projecting {
-    kernel: Kernel<ProjectionParams>,
-    params: ProjectionParams,
+    launch: Launch,
     tokens: CudaTokens,
+}
+
+/// A kernel with its parameters.
+#[derive(Debug)]
+enum Launch {
+    /// A CTA for some rows each.
+    Rows(Kernel<ProjectionParams>, ProjectionParams),
+    /// By tensor maps, with as many CTAs as stay on the device.
+    Mapped(Kernel<MappedParams>, Box<Mapped>),
+}
+
+/// Parameters that print as those behind their maps.
+struct Mapped(MappedParams);
+
+impl fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.projection.fmt(f)
+    }
+}
+
+impl Launch {
+    /// The kernel for the device, which reads some rows of hidden states from `first_row` on.
+    fn new(
+        device: &Arc<CudaDevice>,
+        call: &ProjectionCall<'_>,
+        hidden: &CudaTokens,
+        projection: ProjectionParams,
+    ) -> Result<Launch> {
+        let mapped = PROJECTION_MAPPED.of(call.element, device.limits().capability);
+        if let Some(entry) = mapped.filter(|_| projection.n_rows > 0) {
+            let entered = device.enter()?;
+            let maps = [hidden.tile_map(&entered)?, call.weight.tile_map(&entered)?];
+            if let [Some(&hidden_map), Some(&weight_map)] = maps {
+                let first_row = call.rows.start as u32;
+                let params =
+                    MappedParams { hidden_map, weight_map, projection, first_row, reserved: 0 };
+                return Ok(Launch::Mapped(device.kernel(entry)?, Box::new(Mapped(params))));
+            }
+        }
+        Ok(Launch::Rows(device.kernel_of(&PROJECTION, call.element)?, projection))
+    }
 }
 
 impl Projecting {
@@ -89,12 +133,12 @@ impl Projecting {
             dim: call.layout.dim() as u32,
             normalize: u32::from(call.normalize),
         };
-        let kernel = device.kernel_of(&PROJECTION, call.element)?;
+        let launch = Launch::new(device, call, hidden, params)?;
         let access = Access { base: address, pitch_bytes, n_centroids: 0 };
         let mask = if hidden.is_masked() { hidden.matrix().mask + rows.start as u64 } else { 0 };
         let tokens = CudaTokens::new(device, call.element, call.layout, access, mask, Vec::new())?;
         let tokens = if mask == 0 { tokens } else { tokens.with_source(hidden) };
-        Ok(Projecting { kernel, params, tokens })
+        Ok(Projecting { launch, tokens })
     }
 
     /// Enqueues the launch.
@@ -104,20 +148,37 @@ impl Projecting {
     /// ([`ProjectionCall::tokens_bytes`]), which nothing uses but this stream before the kernel has
     /// run; until then hidden states, weight and bias must live.
     unsafe fn enqueue(&self, device: &Arc<CudaDevice>, stream: &mut CudaStream) -> Result<()> {
-        let grid = self.params.n_rows.div_ceil(ROWS as u32);
-        if grid == 0 {
+        let n_rows = match &self.launch {
+            Launch::Rows(_, params) => params.n_rows,
+            Launch::Mapped(_, params) => params.0.projection.n_rows,
+        };
+        if n_rows == 0 {
             return Ok(());
         }
         let entered = device.enter()?;
         stream.order(&entered)?;
-        let shared_bytes = SHARED_BYTES as u32;
+        let stream = stream.raw();
         // SAFETY: the caller's promise; the matrices have the rows that the parameters say; the
         // kernel takes this struct.
-        unsafe { start(&entered, stream.raw(), &self.kernel, grid, shared_bytes, &self.params) }
+        unsafe {
+            match &self.launch {
+                Launch::Rows(kernel, params) => {
+                    let grid = n_rows.div_ceil(projection::ROWS as u32);
+                    let shared_bytes = projection::SHARED_BYTES as u32;
+                    start(&entered, stream, kernel, grid, shared_bytes, params)
+                }
+                Launch::Mapped(kernel, params) => {
+                    let n_tiles = n_rows.div_ceil(projection::sm90::ROWS as u32);
+                    let grid = n_tiles.min(device.limits().n_multiprocessors as u32);
+                    let shared_bytes = projection::sm90::SHARED_BYTES as u32;
+                    start(&entered, stream, kernel, grid, shared_bytes, &params.0)
+                }
+            }
+        }
     }
 }
 
-/// Memory for the tokens of a slice. The device keeps it for the next call, which then need not
+/// Memory for the tokens of slices. The device keeps it for the next call, which then need not
 /// wait for the driver to allocate as much.
 #[derive(Debug)]
 struct SliceMemory(Option<Buffer>);
@@ -157,8 +218,9 @@ impl Drop for SliceMemory {
 
 /// Slices of hidden states made ready to be scored: their launches, plans and memory.
 ///
-/// Their tokens take turns in the same memory, slices of the same problem share their plan, and all
-/// results lie in one memory.
+/// Their tokens take turns in the same memory, one slice in each half, on a stream of its own:
+/// where multiprocessors have no CTA of a kernel any more, the other slice's kernel begins. Slices
+/// of the same problem share their plan, and all results lie in one memory.
 #[derive(Debug)]
 pub(crate) struct CudaSlices {
     device: Arc<CudaDevice>,
@@ -190,7 +252,8 @@ impl CudaSlices {
         options: &ScoreOptions,
     ) -> Result<CudaSlices> {
         let most = calls.iter().map(|call| call.projection.tokens_bytes()).max();
-        let tokens = SliceMemory::new(device, most.unwrap_or(0))?;
+        let turn_bytes = most.unwrap_or(0).next_multiple_of(RESULTS_ALIGN);
+        let tokens = SliceMemory::new(device, turn_bytes * TURNS.min(calls.len()) as u64)?;
         let mut ends = [0; 3];
         let places = calls.iter().map(|call| {
             let (starts, shape) = (ends, OutputShape::new(&call.problem, options));
@@ -203,8 +266,9 @@ impl CudaSlices {
         // A call writes every output, filled or computed.
         let outputs = CudaOutputs::with_room(device, ends)?;
         let (mut slices, mut plans) = (Vec::with_capacity(calls.len()), Vec::new());
-        for (call, (starts, shape)) in calls.iter().zip(places) {
-            let projecting = Projecting::new(device, hidden, &call.projection, tokens.address())?;
+        for (i, (call, (starts, shape))) in calls.iter().zip(places).enumerate() {
+            let address = tokens.address() + (i % TURNS) as u64 * turn_bytes;
+            let projecting = Projecting::new(device, hidden, &call.projection, address)?;
             if call.plan == plans.len() {
                 plans.push(ForwardPlan::new(device, &call.problem, call.chosen, &shape)?);
             }
@@ -220,17 +284,18 @@ impl CudaSlices {
 
     /// The scores of each slice. All of them are enqueued before the first is waited for.
     pub(crate) fn score(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Scores>> {
-        self.device.on_idle_stream(|stream| {
-            let result = self.slices.iter().try_for_each(|slice| {
-                // SAFETY: the memory has room for the tokens of any slice, and this call alone has
-                // it until the stream has been waited for; so long do the matrices live.
+        self.device.on_idle_streams(|mut streams: [_; TURNS]| {
+            let result = self.slices.iter().enumerate().try_for_each(|(i, slice)| {
+                let stream = &mut *streams[i % TURNS];
+                // SAFETY: a half of the memory has room for the tokens of any slice, and this
+                // stream alone uses it, of this call alone until both have been waited for; so
+                // long do the matrices live.
                 unsafe { slice.projecting.enqueue(&self.device, stream)? };
                 let plan = &self.plans[slice.plan];
                 plan.enqueue(stream, queries, &slice.projecting.tokens, &slice.results)
             });
             // Even after an error, launches before it may be running.
-            let ended = stream.synchronize();
-            result.and(ended)
+            streams.iter().map(|stream| stream.synchronize()).fold(result, Result::and)
         })?;
         let pieces = self.slices.iter().map(|slice| (slice.starts, &slice.shape));
         self.outputs.read_pieces(pieces)

@@ -37,10 +37,11 @@ impl Device {
     /// projection, and queries of the same items and rows on the same boundaries: of `queries`
     /// alone that is taken.
     ///
-    /// On a CUDA device the plans of slices, their lists and memory are made now: tokens of one
-    /// slice, up to 32 MB or as much as the longest document, and results of all. Then a call is
-    /// two kernels a slice and a few more where queries or documents are split, enqueued without a
-    /// wait, and one copy of each result. On the CPU a call is [`Device::score_projected`].
+    /// On a CUDA device the plans of slices, their lists and memory are made now: tokens of two
+    /// slices, each up to 15 MiB or as much as the longest document, and results of all. Then a
+    /// call is two kernels a slice and a few more where queries or documents are split, enqueued
+    /// without a wait, and one copy of each result. On the CPU a call is
+    /// [`Device::score_projected`].
     ///
     /// ```
     /// use maxsim::projection::{PreparedProjected, Projection};

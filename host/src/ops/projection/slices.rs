@@ -11,8 +11,8 @@ use crate::problem::scores::Scores;
 use crate::tokens::layout::TokenLayout;
 
 /// Most bytes of tokens of a slice, if it is more than one document: few enough for the caches of a
-/// device.
-const SLICE_BYTES_MAX: usize = 32 << 20;
+/// device, which has two of them.
+const SLICE_BYTES_MAX: usize = 15 << 20;
 
 /// Consecutive documents, and the scores of them.
 #[derive(Debug)]

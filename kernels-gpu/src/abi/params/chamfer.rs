@@ -36,10 +36,14 @@ pub const WIDE_TILE: u32 = 128;
 /// Dims of them in shared memory at a time.
 pub const WIDE_SLICE: u32 = 16;
 
-/// Dynamic shared memory of that: a slice of both sides, with padding, and a word for each point of
-/// a tile.
-pub const WIDE_SHARED_BYTES: usize =
-    (WIDE_SLICE * (WIDE_OWN + WIDE_TILE + 8) + WIDE_TILE) as usize * 4;
+/// Dynamic shared memory of that.
+pub const WIDE_SHARED_BYTES: usize = wide_shared_bytes(WIDE_OWN);
+
+/// Shared memory that so many points take to be compared with a tile: a slice of both sides, with
+/// padding, and a word for each point of the tile.
+pub const fn wide_shared_bytes(own: u32) -> usize {
+    (WIDE_SLICE * (own + WIDE_TILE + 8) + WIDE_TILE) as usize * 4
+}
 
 /// Bytes of the other cloud's points that a CTA has in shared memory.
 pub const TILE_BYTES: usize = 32 << 10;

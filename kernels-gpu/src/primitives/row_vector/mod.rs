@@ -10,9 +10,9 @@ pub(crate) mod sum;
 use crate::abi::params::backward::{LANE_CODES, Rows};
 use crate::ptx::convert::widen_f16;
 pub use crate::ptx::element::{Bf16, Element, F16, F32, I8};
-use crate::ptx::global::{load_u8_if, load_u16_if, load_u32_if, load_u32x2_if, load_u32x4_if};
-#[cfg(maxsim_arch = "sm_80")]
-use crate::ptx::global::{load_u16, load_u32};
+use crate::ptx::global::{
+    load_u8_if, load_u16, load_u16_if, load_u32, load_u32_if, load_u32x2_if, load_u32x4_if,
+};
 use crate::ptx::math::permute;
 use crate::ptx::warp::lane_idx;
 
@@ -108,7 +108,6 @@ impl VectorElement for I8 {
 ///
 /// # Safety
 /// The row must have it.
-#[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
 pub unsafe fn load_element<T: VectorElement>(row: u64, element: u32) -> f32 {
     // SAFETY: two bytes or four per element.

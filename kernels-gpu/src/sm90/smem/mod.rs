@@ -158,15 +158,15 @@ impl Shared {
 /// A position in a ring, and the parity of its current round.
 #[derive(Clone, Copy)]
 pub(crate) struct Ring {
-    pub(in crate::sm90) slot: u32,
-    pub(in crate::sm90) parity: u32,
+    pub(crate) slot: u32,
+    pub(crate) parity: u32,
 }
 
 impl Ring {
-    pub(in crate::sm90) const START: Ring = Ring { slot: 0, parity: 0 };
+    pub(crate) const START: Ring = Ring { slot: 0, parity: 0 };
 
     #[inline(always)]
-    pub(in crate::sm90) fn next(self, n_slots: u32) -> Ring {
+    pub(crate) fn next(self, n_slots: u32) -> Ring {
         let slot = self.slot + 1;
         if slot == n_slots {
             Ring { slot: 0, parity: self.parity ^ 1 }

@@ -238,10 +238,15 @@ macro_rules! auxiliary_kernels {
     CHAMFER_COPIES(chamfer::select::CopyParams): Chamfer, chamfer::select::COPY_THREADS, 0 => {
         Sm80  -    maxsim_chamfer_copies 2;
     }
-    /// Compares points of many dims with those that may be nearest. 128 registers.
-    CHAMFER_REFINE(chamfer::select::RefineParams): Chamfer, chamfer::select::REFINE_THREADS,
+    /// Finds the blocks of points of many dims that may have nearest ones. 64 registers.
+    CHAMFER_SELECT(chamfer::select::RefineParams): Chamfer, chamfer::select::SELECT_THREADS,
+        chamfer::select::SELECT_SHARED_BYTES => {
+        Sm80  -    maxsim_chamfer_select 4;
+    }
+    /// Compares points of many dims with those that may be nearest. 128 registers: 96 are too few.
+    CHAMFER_REFINE(chamfer::select::RefineParams): Chamfer, chamfer::THREADS,
         chamfer::select::REFINE_SHARED_BYTES => {
-        Sm80  -    maxsim_chamfer_refine 2;
+        Sm80  -    maxsim_chamfer_refine 4;
     }
     /// Reduces the distances of clouds: eight keys in flight, so one CTA.
     CHAMFER_REDUCE(chamfer::ReduceParams): Chamfer, chamfer::REDUCE_THREADS,
@@ -263,6 +268,12 @@ macro_rules! auxiliary_kernels {
         Sm80  F16  maxsim_projection_f16 2;
         Sm80  Bf16 maxsim_projection_bf16 2;
         Sm80  F32  maxsim_projection_f32 2;
+    }
+    /// The same by TMA and wgmma: two consumer warpgroups, 224 registers.
+    PROJECTION_MAPPED(projection::MappedParams): Projection, projection::sm90::THREADS,
+        projection::sm90::SHARED_BYTES => {
+        Sm90a F16  maxsim_projection_sm90_f16 1 tensor_maps;
+        Sm90a Bf16 maxsim_projection_sm90_bf16 1 tensor_maps;
     }
 
     /// Collects similarities above a bound, with the query tiles of `sm80_*_d128_q256_winners`, of

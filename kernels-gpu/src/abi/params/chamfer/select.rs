@@ -10,7 +10,7 @@
 //! A forward kernel finds the largest s of each point over *blocks* of the other cloud's points,
 //! and blocks that may have the nearest one are compared by differences.
 
-use crate::abi::params::chamfer::{Clouds, NARROW_DIM};
+use crate::abi::params::chamfer::{Clouds, NARROW_DIM, THREADS, wide_shared_bytes};
 
 /// Points of a block of the other cloud: a document of the forward kernel.
 pub const BLOCK: u32 = 128;
@@ -27,21 +27,26 @@ pub const COPY_POINTS: u32 = 4;
 /// Points of a CTA there.
 pub const COPY_LEN: u32 = COPY_THREADS as u32 / 32 * COPY_POINTS;
 
-/// Threads per CTA of `maxsim_chamfer_refine`.
-pub const REFINE_THREADS: usize = 256;
+/// Threads per CTA of `maxsim_chamfer_select`.
+pub const SELECT_THREADS: usize = 256;
 
-/// Points of a CTA there: one for each lane.
+/// Points of a CTA there, one for each lane, and bits of a word of the masks.
+pub const SELECT_POINTS: u32 = 32;
+
+/// Dynamic shared memory of that: the largest s of each point by each warp.
+pub const SELECT_SHARED_BYTES: usize = SELECT_THREADS * 4;
+
+/// Points that a CTA of `maxsim_chamfer_refine` compares with a block at a time.
 pub const REFINE_POINTS: u32 = 32;
 
-/// Blocks whose candidates are listed at a time there.
-pub const REFINE_BLOCKS: u32 = 64;
+/// CTAs that share the points that want a block.
+pub const REFINE_SHARES: u32 = 8;
 
-/// Dynamic shared memory of that: the best block and the threshold of each point by each warp, the
-/// list of candidates, and its length.
-pub const REFINE_SHARED_BYTES: usize = REFINE_LIST + (REFINE_BLOCKS * REFINE_POINTS) as usize * 4;
+/// Offset in shared memory of the list of points there, behind what comparing takes.
+pub const REFINE_LIST: usize = wide_shared_bytes(REFINE_POINTS);
 
-/// Offset of the list there, behind a word that counts.
-pub const REFINE_LIST: usize = 16 + REFINE_THREADS * 8 + REFINE_POINTS as usize * 8;
+/// Dynamic shared memory of that: the list, and a number for each warp.
+pub const REFINE_SHARED_BYTES: usize = REFINE_LIST + REFINE_POINTS as usize * 4 + THREADS / 32 * 4;
 
 /// Largest |s| of points that are there, but for clouds whose coordinates are close to 2¹²⁷: then
 /// blocks are compared for nothing.
@@ -99,8 +104,8 @@ pub struct CopyParams {
     pub reserved: u32,
 }
 
-/// Parameters of `maxsim_chamfer_refine`: a CTA per [`REFINE_POINTS`] points, which all belong to
-/// one query of the forward kernel.
+/// Parameters of `maxsim_chamfer_select`, a CTA per [`SELECT_POINTS`] points, and of
+/// `maxsim_chamfer_refine`, [`REFINE_SHARES`] CTAs per block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RefineParams {
@@ -110,6 +115,9 @@ pub struct RefineParams {
     pub keys: u64,
     /// Address of the f32 largest s: for each query, for each block, for each point.
     pub maxima: u64,
+    /// Address of a word for each block, for each [`SELECT_POINTS`] points: a bit for each point
+    /// that may have its neighbour in the block.
+    pub masks: u64,
     /// Twice the number of the pair, and the side of the points.
     pub pair_and_side: u32,
     /// First point.
@@ -145,6 +153,9 @@ pub struct SelectedPoint {
     pub dims: f32,
 }
 
+/// 2⁻²²
+const ULP: f32 = 1.0 / 4_194_304.0;
+
 impl SelectedPoint {
     /// A number that s of no point is below whose distance, by differences in f32, is as given or
     /// smaller. `root` is the square root.
@@ -154,28 +165,43 @@ impl SelectedPoint {
     /// what it is, and products of tensor cores, which cut what they add off behind 23 bits of the
     /// largest, are off by less than (n + 64) · 2⁻²² · (‖p̂‖ ‖q̂‖ + ‖q̂‖²/2).
     #[inline(always)]
-    pub fn bound(&self, distance: f32, root: impl Fn(f32) -> f32) -> f32 {
-        // 2⁻²²
-        const ULP: f32 = 1.0 / 4_194_304.0;
-        let SelectedPoint { norm, error, other_norm, other_error, scale, dims } = *self;
+    pub fn bound(&self, distance: f32, root: impl Fn(f32) -> f32 + Copy) -> f32 {
+        let SelectedPoint { norm, error, other_error, scale, dims, .. } = *self;
         // Squares may be too small for f32, too.
         let distance = distance * (1.0 + dims * ULP) + dims * f32::MIN_POSITIVE;
         let far = (root(distance) * scale + error + other_error) * (1.0 + 8.0 * ULP);
+        let bound = 0.5 * (norm - far * far) - self.rounded(root) - 8.0 * ULP * far * far;
+        if bound.is_nan() { f32::NEG_INFINITY } else { bound }
+    }
+
+    /// No smaller than the distance, by differences in f32, of a point that has such an s.
+    ///
+    /// That of copies is √(‖p̂‖² − 2 s) where s is what it is; three times what it may be off by
+    /// are added, since the difference is rounded, too.
+    #[inline(always)]
+    pub fn reach(&self, s: f32, root: impl Fn(f32) -> f32 + Copy) -> f32 {
+        let SelectedPoint { norm, error, other_error, scale, dims, .. } = *self;
+        let squared = norm - 2.0 * s + 6.0 * self.rounded(root);
+        let near = root(if squared > 0.0 { squared } else { 0.0 });
+        let far = (near + error + other_error) * (1.0 + 8.0 * ULP) / scale;
+        far * far * (1.0 + dims * ULP) + dims * f32::MIN_POSITIVE
+    }
+
+    /// No smaller than what a product s is off by.
+    #[inline(always)]
+    fn rounded(&self, root: impl Fn(f32) -> f32) -> f32 {
+        let SelectedPoint { norm, other_norm, dims, .. } = *self;
         // Tensor cores take elements below 2⁻¹⁴ for as large as that.
         let small = root(dims) * (1.0 / 16384.0);
         let (own, other) = (root(norm) + small, root(other_norm) + small);
         // The terms of ‖q̂‖²/2 meet an element that is 1: below 2⁻¹⁴ they count for that, and what
         // is added with them is cut off behind 23 bits of it, two steps of at most 17 addends.
         let terms = ULP / 512.0;
-        let rounded =
-            (dims + 64.0) * ULP * (own * other + 0.5 * (own * own + other * other)) + terms;
-        let bound = 0.5 * (norm - far * far) - rounded - 8.0 * ULP * far * far;
-        if bound.is_nan() { f32::NEG_INFINITY } else { bound }
+        (dims + 64.0) * ULP * (own * other + 0.5 * (own * own + other * other)) + terms
     }
 }
 
-const _: () =
-    assert!(ITEM.is_multiple_of(REFINE_POINTS) && REFINE_BLOCKS * REFINE_POINTS <= 1 << 16);
+const _: () = assert!(ITEM.is_multiple_of(SELECT_POINTS) && SELECT_POINTS == u32::BITS);
 
 #[cfg(test)]
 mod tests {
@@ -224,11 +250,12 @@ mod tests {
             Copies { points, copies, errors }
         }
 
-        /// Pairs of points whose s is below the bound of their distance.
-        fn n_missed(&self, scale: f32, errors: &[f32]) -> usize {
+        /// Pairs of points whose s is below the bound of their distance, and of what s says that
+        /// the distance may be.
+        fn n_missed(&self, scale: f32, errors: &[f32]) -> [usize; 2] {
             let most = |of: &[f32]| of.iter().fold(0.0f32, |most, &x| most.max(x));
             let norms: Vec<f32> = self.copies.iter().map(|p| dot(p, p) as f32).collect();
-            let mut n_missed = 0;
+            let mut n_missed = [0; 2];
             for (i, p) in self.points.iter().enumerate() {
                 let point = SelectedPoint {
                     norm: norms[i],
@@ -243,7 +270,8 @@ mod tests {
                     let distance = differences.fold(0.0f32, |sum, x| x.mul_add(x, sum));
                     let copies = [&self.copies[i], &self.copies[j]];
                     let s = dot(copies[0], copies[1]) - 0.5 * dot(copies[1], copies[1]);
-                    n_missed += usize::from(s < f64::from(point.bound(distance, f32::sqrt)));
+                    n_missed[0] += usize::from(s < f64::from(point.bound(distance, f32::sqrt)));
+                    n_missed[1] += usize::from(point.reach(s as f32, f32::sqrt) < distance);
                 }
             }
             n_missed
@@ -255,8 +283,9 @@ mod tests {
     fn bounds_miss_no_point() {
         let scale = scale(0.51f32.to_bits());
         let copies = Copies::<40>::new(150, scale);
-        assert_eq!(copies.n_missed(scale, &copies.errors), 0);
-        assert!(copies.n_missed(scale, &vec![0.0; copies.errors.len()]) > 100);
+        assert_eq!(copies.n_missed(scale, &copies.errors), [0; 2]);
+        let missed = copies.n_missed(scale, &vec![0.0; copies.errors.len()]);
+        assert!(missed[0] > 100 && missed[1] > 20, "{missed:?}");
     }
 
     #[test]

@@ -18,18 +18,17 @@
 //! stores are of 16 bytes.
 
 use crate::abi::layout::{CHUNK_BYTES, SLAB_BYTES, chunk_offset, slabs};
-use crate::abi::params::SQUARE_MIN;
 use crate::abi::params::projection::*;
-use crate::primitives::row_vector::{VectorElement, load_element};
+use crate::primitives::row_vector::load_element;
 use crate::primitives::unroll::unroll;
-use crate::ptx::convert::{narrow_bf16, narrow_f16};
+use crate::projection::{Projected, SQUARED_SCALE, scale_of};
 use crate::ptx::copy::{copy_async_16, copy_commit, copy_wait};
-use crate::ptx::global::{opaque, store_u32, store_u32x2};
-use crate::ptx::math::{fma, max_nan, sqrt};
+use crate::ptx::global::opaque;
+use crate::ptx::math::fma;
 use crate::ptx::shared::{dynamic_shared, load_shared_f32, store_shared_f32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
 use crate::ptx::warp::{broadcast, shuffle_xor_f32};
-use crate::sm80::element::{Bf16, F16, F32, SlabElement, Slabs};
+use crate::sm80::element::{SlabElement, Slabs};
 
 /// Chunks of a slab row: so many neighbouring threads copy neighbouring chunks.
 const CHUNKS: u32 = (SLAB_BYTES / CHUNK_BYTES) as u32;
@@ -40,39 +39,8 @@ const WARP_OUTPUTS: u32 = (OUTPUTS / WARPS[1]) as u32;
 const FRAGMENTS: usize = 2;
 const N: usize = OUTPUTS / WARPS[1] / 2;
 
-/// What elements of u are multiplied by before they are squared, and what r is then: so that no
-/// square of an element below 2⁹⁵ is infinite.
-const SQUARED_SCALE: f32 = 1.0 / (1u64 << 32) as f32;
-
 /// Sums of a warp: of each fragment and its rows. The upper two are not used.
 type Sums = [[f32; N]; 4];
-
-/// An element type of hidden states.
-pub trait Projected: SlabElement + VectorElement {
-    /// Stores two elements of a token.
-    ///
-    /// # Safety
-    /// The token must have them, for this thread to write, aligned to both.
-    unsafe fn store_pair(address: u64, pair: [f32; 2]);
-}
-
-macro_rules! projected {
-    ($($name:ident $store:ident |$a:ident, $b:ident| $words:expr;)*) => {$(
-        impl Projected for $name {
-            #[inline(always)]
-            unsafe fn store_pair(address: u64, [$a, $b]: [f32; 2]) {
-                // SAFETY: the caller's promise.
-                unsafe { $store(address, $words) }
-            }
-        }
-    )*};
-}
-
-projected! {
-    F16 store_u32 |a, b| narrow_f16(a, b);
-    Bf16 store_u32 |a, b| narrow_bf16(a, b);
-    F32 store_u32x2 |a, b| [a.to_bits(), b.to_bits()];
-}
 
 /// Position of a thread.
 struct Place<'a> {
@@ -92,7 +60,7 @@ struct Place<'a> {
 /// # Safety
 /// `params` must describe matrices as [`ProjectionParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn project<E: Projected>(params: &ProjectionParams) {
+pub unsafe fn project<E: Projected + SlabElement>(params: &ProjectionParams) {
     let thread = thread_idx_x();
     // SAFETY: every lane is here. By the broadcast the assembler knows that the number is the same
     // in all lanes.
@@ -145,7 +113,7 @@ impl Place<'_> {
     /// # Safety
     /// All threads of the block together.
     #[inline(always)]
-    unsafe fn products<E: Projected>(&self, first: u32) -> Sums {
+    unsafe fn products<E: Projected + SlabElement>(&self, first: u32) -> Sums {
         let n_slabs = slabs(self.params.n_hidden as usize, E::BYTES) as u32;
         // SAFETY: all-zero bytes are floats (a literal would become a loop in memory); all threads
         // are here, and a slot is free behind the barrier after its last use.
@@ -191,7 +159,7 @@ impl Place<'_> {
     /// All threads of the block; the slot must be free.
     #[inline(always)]
     #[expect(unused_assignments, reason = "the last step is written like the others")]
-    unsafe fn load<E: Projected>(&self, slot: u32, first: u32, slab: u32) {
+    unsafe fn load<E: Projected + SlabElement>(&self, slot: u32, first: u32, slab: u32) {
         let params = self.params;
         let (chunk, row) = (self.thread % CHUNKS, self.thread / CHUNKS);
         let offset = slab * SLAB_BYTES as u32 + chunk * CHUNK_BYTES as u32;
@@ -228,7 +196,7 @@ impl Place<'_> {
     /// # Safety
     /// The bias, where there is one, has all outputs.
     #[inline(always)]
-    unsafe fn add_bias<E: Projected>(&self, sums: &mut Sums, first: u32) {
+    unsafe fn add_bias<E: Projected + SlabElement>(&self, sums: &mut Sums, first: u32) {
         let column = self.column(first);
         unroll!(I in 0..8 => {
             unroll!(B in 0..2 => {
@@ -296,8 +264,7 @@ impl Place<'_> {
                 unroll!(R in 0..4 => {
                     let row = self.squares(R);
                     let square = load_shared_f32(row) + load_shared_f32(row + 4);
-                    let least = SQUARE_MIN * SQUARED_SCALE * SQUARED_SCALE;
-                    scales[R] = SQUARED_SCALE / sqrt(max_nan(square, least));
+                    scales[R] = scale_of(square);
                 });
             }
         }
@@ -309,7 +276,7 @@ impl Place<'_> {
     /// # Safety
     /// All threads of the block together; the tokens have these rows, for this block to write.
     #[inline(always)]
-    unsafe fn store<E: Projected>(&self, sums: &Sums, first: u32) {
+    unsafe fn store<E: Projected + SlabElement>(&self, sums: &Sums, first: u32) {
         let params = self.params;
         // SAFETY: the caller's promise.
         let scales = unsafe { self.scales() };

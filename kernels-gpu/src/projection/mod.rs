@@ -1,0 +1,75 @@
+//! Projects hidden states: u = W · h + b, and tokens u · r, rounded once. Here are the element
+//! types, and how squares of tokens are scaled.
+
+#[cfg(maxsim_arch = "sm_80")]
+pub mod sm80;
+#[cfg(maxsim_arch = "sm_90a")]
+pub mod sm90;
+
+use crate::abi::params::SQUARE_MIN;
+use crate::primitives::row_vector::VectorElement;
+use crate::ptx::convert::{narrow_bf16, narrow_f16};
+use crate::ptx::element::{Bf16, F16, F32};
+use crate::ptx::global::{store_u32, store_u32x2};
+use crate::ptx::math::{max_nan, sqrt};
+
+/// What elements of u are multiplied by before they are squared, and what r is then: so that no
+/// square of an element below 2⁹⁵ is infinite.
+pub const SQUARED_SCALE: f32 = 1.0 / (1u64 << 32) as f32;
+
+/// r of a token, by the sum of the squares of its scaled elements.
+#[inline(always)]
+pub fn scale_of(square: f32) -> f32 {
+    let least = SQUARE_MIN * SQUARED_SCALE * SQUARED_SCALE;
+    SQUARED_SCALE / sqrt(max_nan(square, least))
+}
+
+/// An element type of hidden states.
+pub trait Projected: VectorElement {
+    /// Stores two elements of a token.
+    ///
+    /// # Safety
+    /// The token must have them, for this thread to write, aligned to both.
+    unsafe fn store_pair(address: u64, pair: [f32; 2]);
+}
+
+/// An element type of two bytes.
+#[cfg(maxsim_arch = "sm_90a")]
+pub trait Narrow: Projected {
+    /// Two elements, the first in the lower half, rounded to nearest.
+    fn narrow(pair: [f32; 2]) -> u32;
+}
+
+#[cfg(maxsim_arch = "sm_90a")]
+impl Narrow for F16 {
+    #[inline(always)]
+    fn narrow([a, b]: [f32; 2]) -> u32 {
+        narrow_f16(a, b)
+    }
+}
+
+#[cfg(maxsim_arch = "sm_90a")]
+impl Narrow for Bf16 {
+    #[inline(always)]
+    fn narrow([a, b]: [f32; 2]) -> u32 {
+        narrow_bf16(a, b)
+    }
+}
+
+macro_rules! projected {
+    ($($name:ident $store:ident |$a:ident, $b:ident| $words:expr;)*) => {$(
+        impl Projected for $name {
+            #[inline(always)]
+            unsafe fn store_pair(address: u64, [$a, $b]: [f32; 2]) {
+                // SAFETY: the caller's promise.
+                unsafe { $store(address, $words) }
+            }
+        }
+    )*};
+}
+
+projected! {
+    F16 store_u32 |a, b| narrow_f16(a, b);
+    Bf16 store_u32 |a, b| narrow_bf16(a, b);
+    F32 store_u32x2 |a, b| [a.to_bits(), b.to_bits()];
+}
