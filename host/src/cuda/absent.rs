@@ -132,6 +132,13 @@ absent! {
         fn search_stream(&self, call: &StreamCall<'_>) -> Result<StreamFound>;
         fn xtr(&self, call: &XtrCall<'_, ForwardPlan>) -> Result<XtrFound>;
     }
+    CudaProjectionSums {
+        fn new(device: Device<'_>, weight: &Arc<CudaTokens>, bias: Option<&Arc<CudaTokens>>,
+            element: ElementType, normalize: bool) -> Result<CudaProjectionSums>;
+        fn add(self: &mut CudaProjectionSums, states: &CudaTokens, of_tokens: &[f32],
+            of_hidden: &mut [f32]) -> Result<()>;
+        fn into_gradients(self: CudaProjectionSums) -> Result<(Vec<f32>, Vec<f32>)>;
+    }
     CudaSlices {
         fn new(device: Device<'_>, hidden: &Arc<CudaTokens>, calls: &[SliceCall<'_>],
             options: &ScoreOptions) -> Result<CudaSlices>;
@@ -182,6 +189,9 @@ absent! {
         fn project(self: &Arc<CudaTokens>, device: Device<'_>, call: &ProjectionCall<'_>)
             -> Result<CudaTokens>;
         fn check_normalizable(&self, device: Device<'_>, layout: &TokenLayout) -> Result<()>;
+        fn gathered(&self, device: Device<'_>, rows: &[u32], element: ElementType)
+            -> Result<CudaTokens>;
+        fn read_mask(&self, device: Device<'_>) -> Result<Option<Vec<u8>>>;
         fn of_segments(
             self: &Arc<CudaTokens>,
             device: Device<'_>,

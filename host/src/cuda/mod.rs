@@ -29,6 +29,7 @@ mod xtr;
 mod graph_tests;
 
 pub(crate) use backward::CudaBackward;
+pub(crate) use backward::projection::CudaProjectionSums;
 pub(crate) use buffers::gradients::{CudaGradScores, CudaGradients};
 pub(crate) use buffers::outputs::CudaOutputs;
 pub(crate) use buffers::row_scales::RowScales;

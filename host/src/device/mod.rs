@@ -203,16 +203,6 @@ impl Device {
             }),
         }
     }
-
-    /// Refuses a CUDA device `what` only the CPU engine does yet, and says what to do.
-    pub(crate) fn check_cpu(&self, what: &str, why: &str) -> Result<()> {
-        match &self.0 {
-            On::Cpu(()) => Ok(()),
-            On::Cuda(_) => {
-                Err(Error::Unsupported { what: format!("{what} on {self}"), why: why.into() })
-            }
-        }
-    }
 }
 
 impl fmt::Display for Device {

@@ -23,6 +23,7 @@ use crate::primitives::row_vector::load_element;
 use crate::primitives::unroll::unroll;
 use crate::projection::{Projected, SQUARED_SCALE, scale_of};
 use crate::ptx::copy::{copy_async_16, copy_commit, copy_wait};
+use crate::ptx::element::F32;
 use crate::ptx::global::opaque;
 use crate::ptx::math::fma;
 use crate::ptx::shared::{dynamic_shared, load_shared_f32, store_shared_f32};
@@ -88,7 +89,10 @@ pub unsafe fn project<E: Projected + SlabElement>(params: &ProjectionParams) {
                 place.add_squares(&sums, step > 0);
             }
             if step + n_tiles >= n_steps {
-                place.store::<E>(&sums, first);
+                match params.tokens_are_f32 {
+                    0 => place.store::<E>(&sums, first),
+                    _ => place.store::<F32>(&sums, first),
+                }
             }
             step += 1;
         }

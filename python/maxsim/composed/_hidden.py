@@ -1,7 +1,7 @@
 """MaxSim of documents that are given as hidden states, and projected while they are scored.
 
-The library scores them some at a time, on the CPU with its own gradients. A CUDA device has none:
-there documents are projected again by torch, for gradients alone.
+The library scores them some at a time, on the CPU with its own gradients. Those of a CUDA device
+come to the host: there documents are projected again by torch, for gradients alone.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _composed_gradients(
     grad: Tensor, winners: Tensor, given: Any, d_mask: Optional[Tensor], asked: Asked,
     needs: Tuple[bool, ...],
 ) -> list[Any]:
-    """Gradients on a device that has none of projections: documents are projected once more."""
+    """Gradients that stay on a CUDA device: documents are projected once more."""
     queries, *layer = given
     with torch.enable_grad():
         leaves: list[Any] = [None if x is None else x.detach().requires_grad_(need)

@@ -123,8 +123,7 @@ impl<T: Element> Inputs<T> {
     }
 }
 
-/// Checks tokens, scores and gradients of a case on a device, as far as it has them: CUDA devices
-/// refuse gradients.
+/// Checks tokens, scores and gradients of a case on a device.
 ///
 /// # Errors
 /// What does not agree.
@@ -181,13 +180,6 @@ fn check_as<T: Element>(case: &ProjectedCase, device: &Device) -> Result<(), Str
 
     let scores = device.score_projected_for_training(&queries, hidden, &projection, &pairing);
     let scores = scores.map_err(failed)?;
-    if device.ordinal().is_some() {
-        let refused = device.project_backward(hidden, &projection, &[]);
-        return match refused {
-            Err(Error::Unsupported { .. }) => Ok(()),
-            other => Err(format!("gradients: {other:?}")),
-        };
-    }
     let grad_scores = gradients::grad_scores(data, case.case.seed);
     let with_grad = scores.with_grad(&grad_scores);
     let backward = || device.backward_projected(&queries, hidden, &projection, with_grad);

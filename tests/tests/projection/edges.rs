@@ -3,6 +3,7 @@
 use maxsim::projection::Projection;
 use maxsim::training::TrainingScores;
 use maxsim::{Device, Error, Pairing, ScoreOptions, Tokens};
+use maxsim_tests::gradients::all_devices;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
@@ -93,33 +94,34 @@ fn prepared_work_takes_queries_of_its_items_alone() {
 /// Masked rows of NaN, documents without tokens, rows of zeros: what shows of them is nothing.
 #[test]
 fn what_is_masked_or_empty_does_not_show() {
-    let device = Device::cpu();
-    let weight = Tokens::padded(&[1.0f32, 2.0, -1.0, 0.5], 1, 2, 2).unwrap();
-    let projection = Projection::new(&weight).unwrap().normalize(true);
-    let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2).unwrap();
-    let nan = f32::NAN;
-    // A masked row and a valid one; nothing; a row of zeros; a row of no item.
-    let hidden = [nan, nan, 1.0, 1.0, 0.0, 0.0, nan, nan];
-    let hidden = Tokens::packed(&hidden, 2, &[0, 2, 2, 3]).unwrap();
-    let hidden = hidden.with_mask(&[0, 1, 1, 1]).unwrap();
-    let cross = Pairing::cross();
-    let scores =
-        device.score_projected_for_training(&queries, &hidden, &projection, &cross).unwrap();
-    // u = (3, -0.5)
-    let expected = 3.0 / 9.25f32.sqrt();
-    assert!((scores.scores().values()[0] - expected).abs() < 1e-6);
-    assert_eq!(scores.scores().values()[1..], [0.0, 0.0]);
-    assert_eq!(scores.scores().winners(), Some(&[1, -1, 0][..]));
-    let found = device
-        .backward_projected(&queries, &hidden, &projection, scores.with_grad(&[1.0, 5.0, 1e-6]))
-        .unwrap();
-    let of_hidden = &found.documents.hidden;
-    assert_eq!([&of_hidden[..2], &of_hidden[6..]].concat(), [0.0; 4]);
-    assert!(of_hidden[2..4].iter().all(|x| x.is_finite() && *x != 0.0));
-    // r is 10⁶ of a row of zeros, and constant: ∂h = r · g · the first row of W.
-    assert_eq!(of_hidden[4..6], [1.0, 2.0]);
-    assert!(found.documents.weight.iter().all(|x| x.is_finite()));
-    assert!(found.documents.bias.is_empty());
+    for device in all_devices() {
+        let weight = Tokens::padded(&[1.0f32, 2.0, -1.0, 0.5], 1, 2, 2).unwrap();
+        let projection = Projection::new(&weight).unwrap().normalize(true);
+        let queries = Tokens::padded(&[1.0f32, 0.0], 1, 1, 2).unwrap();
+        let nan = f32::NAN;
+        // A masked row and a valid one; nothing; a row of zeros; a row of no item.
+        let hidden = [nan, nan, 1.0, 1.0, 0.0, 0.0, nan, nan];
+        let hidden = Tokens::packed(&hidden, 2, &[0, 2, 2, 3]).unwrap();
+        let hidden = hidden.with_mask(&[0, 1, 1, 1]).unwrap();
+        let cross = Pairing::cross();
+        let scores =
+            device.score_projected_for_training(&queries, &hidden, &projection, &cross).unwrap();
+        // u = (3, -0.5)
+        let expected = 3.0 / 9.25f32.sqrt();
+        assert!((scores.scores().values()[0] - expected).abs() < 1e-6);
+        assert_eq!(scores.scores().values()[1..], [0.0, 0.0]);
+        assert_eq!(scores.scores().winners(), Some(&[1, -1, 0][..]));
+        let found = device
+            .backward_projected(&queries, &hidden, &projection, scores.with_grad(&[1.0, 5.0, 1e-6]))
+            .unwrap();
+        let of_hidden = &found.documents.hidden;
+        assert_eq!([&of_hidden[..2], &of_hidden[6..]].concat(), [0.0; 4]);
+        assert!(of_hidden[2..4].iter().all(|x| x.is_finite() && *x != 0.0));
+        // r is 10⁶ of a row of zeros, and constant: ∂h = r · g · the first row of W.
+        assert!(of_hidden[4..6].iter().zip([1.0, 2.0]).all(|(x, y)| (x - y).abs() < 1e-6));
+        assert!(found.documents.weight.iter().all(|x| x.is_finite()));
+        assert!(found.documents.bias.is_empty());
+    }
 }
 
 /// Scores of kept tokens have gradients, but not where they have no winners or normalise.
@@ -149,24 +151,25 @@ fn scores_of_other_calls_are_refused() {
 /// Masked rows and rows of no item get no gradient and give none, whatever is said of them.
 #[test]
 fn gradients_of_what_is_no_token_are_left_out() {
-    let device = Device::cpu();
-    let weight = Tokens::padded(&[1.0f32, 0.0, 0.0, 2.0], 1, 2, 2).unwrap();
-    let bias = Tokens::padded(&[0.0f32, 1.0], 1, 1, 2).unwrap();
-    let projection = Projection::new(&weight).unwrap().bias(&bias).unwrap();
-    let nan = f32::NAN;
-    // A token; a masked row; a row of no item.
-    let hidden = [3.0f32, 1.0, nan, nan, nan, nan];
-    let hidden = Tokens::packed(&hidden, 2, &[0, 2]).unwrap();
-    let hidden = hidden.with_mask(&[1, 0, 1]).unwrap();
-    let grad = [1.0f32, 0.5, 1.0, nan, 1.0, 1.0];
-    let found = device.project_backward(&hidden, &projection, &grad).unwrap();
-    assert_eq!(found.hidden, [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
-    assert_eq!(found.weight, [3.0, 1.0, 1.5, 0.5]);
-    assert_eq!(found.bias, [1.0, 0.5]);
-    let projection = projection.normalize(true);
-    let found = device.project_backward(&hidden, &projection, &grad).unwrap();
-    assert_eq!(found.hidden[2..], [0.0; 4]);
-    assert!(found.weight.iter().chain(&found.bias).all(|x| x.is_finite()));
+    for device in all_devices() {
+        let weight = Tokens::padded(&[1.0f32, 0.0, 0.0, 2.0], 1, 2, 2).unwrap();
+        let bias = Tokens::padded(&[0.0f32, 1.0], 1, 1, 2).unwrap();
+        let projection = Projection::new(&weight).unwrap().bias(&bias).unwrap();
+        let nan = f32::NAN;
+        // A token; a masked row; a row of no item.
+        let hidden = [3.0f32, 1.0, nan, nan, nan, nan];
+        let hidden = Tokens::packed(&hidden, 2, &[0, 2]).unwrap();
+        let hidden = hidden.with_mask(&[1, 0, 1]).unwrap();
+        let grad = [1.0f32, 0.5, 1.0, nan, 1.0, 1.0];
+        let found = device.project_backward(&hidden, &projection, &grad).unwrap();
+        assert_eq!(found.hidden, [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(found.weight, [3.0, 1.0, 1.5, 0.5]);
+        assert_eq!(found.bias, [1.0, 0.5]);
+        let projection = projection.normalize(true);
+        let found = device.project_backward(&hidden, &projection, &grad).unwrap();
+        assert_eq!(found.hidden[2..], [0.0; 4]);
+        assert!(found.weight.iter().chain(&found.bias).all(|x| x.is_finite()));
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn every_layout_and_pairing() {
 fn several_slices() {
     let pairs = [Pairs::Cross, Pairs::Candidates { k: 4 }, Pairs::List { n: 7 }];
     let all = pairs.into_iter().map(|pairs| {
-        let lengths = [400, 0, 700, 90, 1500, 30, 990, 1];
+        let lengths = [400, 0, 700, 90, 1800, 30, 990, 1];
         let documents = Side { valid_percent: Some(80), ..Side::packed(lengths) };
         let case = Case::new(4096, &[2, 1], &lengths);
         let case = Case { pairs, documents, poison: true, values: Values::Integers, ..case };

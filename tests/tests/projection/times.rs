@@ -1,10 +1,11 @@
-//! What scores of projected documents take on a GPU, from the call to scores on the host.
+//! What scores and gradients of projected documents take on a GPU, from the call to results on the
+//! host.
 
 use std::time::Instant;
 
 use half::bf16;
 use maxsim::projection::Projection;
-use maxsim::{Device, Pairing, ScoreOptions, Tokens};
+use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, Tokens};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::text;
 use maxsim_tests::suite::Suite;
@@ -34,42 +35,93 @@ fn scores_on_a_gpu() {
     });
 }
 
+/// Gradients of one query, whose tokens choose few rows, and of more, where most rows are chosen.
+#[test]
+fn gradients_on_a_gpu() {
+    Suite::run_gpu("gpu_projection_gradient_times", |suite| {
+        let is_timed = std::env::var("MAXSIM_UNTIMED").as_deref() != Ok("1");
+        for device in cuda_devices() {
+            for (n_queries, n_documents) in [(1, 1024), (32, 64)] {
+                let n_documents = if is_timed { n_documents } else { 4 };
+                let [scored, backward] = of_gradients(device, n_queries, n_documents)?;
+                suite.note(&format!(
+                    "{device} {n_queries} x 32 x {n_documents} x 1024, {HIDDEN} to {DIM}: scored \
+                     with winners {scored:.3} ms, gradients {backward:.3} ms"
+                ));
+                suite.count(&device.to_string());
+            }
+        }
+        Ok(2)
+    });
+}
+
+/// Queries, hidden states and weight on a device.
+struct Uploaded {
+    queries: DeviceTokens<bf16>,
+    hidden: DeviceTokens<bf16>,
+    weight: DeviceTokens<bf16>,
+}
+
+impl Uploaded {
+    fn new(device: &Device, n_queries: usize, n_documents: usize) -> Result<Uploaded, String> {
+        let numbers = |n: usize| -> Vec<bf16> {
+            let number = |i: usize| bf16::from_f32((i * 7919 % 1021) as f32 / 1021.0 - 0.5);
+            (0..n).map(number).collect()
+        };
+        let upload = |n_items: usize, len: usize, dim: usize| {
+            let numbers = numbers(n_items * len * dim);
+            let tokens = Tokens::padded(&numbers, n_items, len, dim).map_err(text)?;
+            device.upload(&tokens).map_err(text)
+        };
+        Ok(Uploaded {
+            queries: upload(n_queries, 32, DIM)?,
+            hidden: upload(n_documents, 1024, HIDDEN)?,
+            weight: upload(1, DIM, HIDDEN)?,
+        })
+    }
+}
+
 /// Milliseconds of a projection whose tokens are kept, of scores, and of scores that were prepared.
 fn milliseconds(device: &Device, n_queries: usize, n_documents: usize) -> Result<[f64; 3], String> {
-    let numbers = |n: usize| -> Vec<bf16> {
-        let number = |i: usize| bf16::from_f32((i * 7919 % 1021) as f32 / 1021.0 - 0.5);
-        (0..n).map(number).collect()
-    };
-    let (weight, queries) = (numbers(DIM * HIDDEN), numbers(n_queries * 32 * DIM));
-    let hidden = numbers(n_documents * 1024 * HIDDEN);
-    let weight = Tokens::padded(&weight, 1, DIM, HIDDEN).map_err(text)?;
-    let queries = Tokens::padded(&queries, n_queries, 32, DIM).map_err(text)?;
-    let hidden = Tokens::padded(&hidden, n_documents, 1024, HIDDEN).map_err(text)?;
-    let upload = |tokens: &Tokens<'_, bf16>| device.upload(tokens).map_err(text);
-    let (weight, queries, hidden) = (upload(&weight)?, upload(&queries)?, upload(&hidden)?);
+    let Uploaded { queries, hidden, weight } = Uploaded::new(device, n_queries, n_documents)?;
     let projection = Projection::new(&weight).map_err(text)?.normalize(true);
     let (cross, options) = (Pairing::cross(), ScoreOptions::default());
     let work = device.prepare_projected(&queries, &hidden, &projection, &cross, &options);
     let mut work = work.map_err(text)?;
-    let mut prepared = || work.score(&queries).map(drop);
-    let mut kept = || device.project(&hidden, &projection).map(drop);
-    let mut scored = || {
+    let prepared = median(|| work.score(&queries).map(drop))?;
+    let kept = median(|| device.project(&hidden, &projection).map(drop))?;
+    let scored = median(|| {
         let scores = device.score_projected(&queries, &hidden, &projection, &cross, &options);
         scores.map(drop)
-    };
-    let calls: [&mut dyn FnMut() -> maxsim::Result<()>; 3] =
-        [&mut kept, &mut scored, &mut prepared];
-    let mut times = [0.0; 3];
-    for (call, time) in calls.into_iter().zip(&mut times) {
+    })?;
+    Ok([kept, scored, prepared])
+}
+
+/// Milliseconds of scores with their winners, and of gradients.
+fn of_gradients(device: &Device, n_queries: usize, n_documents: usize) -> Result<[f64; 2], String> {
+    let Uploaded { queries, hidden, weight } = Uploaded::new(device, n_queries, n_documents)?;
+    let projection = Projection::new(&weight).map_err(text)?.normalize(true);
+    let score =
+        || device.score_projected_for_training(&queries, &hidden, &projection, &Pairing::cross());
+    let scores = score().map_err(text)?;
+    let grad = vec![1.0; n_queries * n_documents];
+    let scored = median(|| score().map(drop))?;
+    let backward = median(|| {
+        let with_grad = scores.with_grad(&grad);
+        device.backward_projected(&queries, &hidden, &projection, with_grad).map(drop)
+    })?;
+    Ok([scored, backward])
+}
+
+/// The median time of calls in milliseconds, after one that is not counted.
+fn median(mut call: impl FnMut() -> maxsim::Result<()>) -> Result<f64, String> {
+    call().map_err(text)?;
+    let mut took = Vec::new();
+    for _ in 0..9 {
+        let start = Instant::now();
         call().map_err(text)?;
-        let mut took = Vec::new();
-        for _ in 0..9 {
-            let start = Instant::now();
-            call().map_err(text)?;
-            took.push(start.elapsed().as_secs_f64() * 1e3);
-        }
-        took.sort_by(f64::total_cmp);
-        *time = took[took.len() / 2];
+        took.push(start.elapsed().as_secs_f64() * 1e3);
     }
-    Ok(times)
+    took.sort_by(f64::total_cmp);
+    Ok(took[took.len() / 2])
 }

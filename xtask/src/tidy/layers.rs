@@ -71,6 +71,7 @@ const KERNELS: Crate = Crate {
                     "backward",
                     "loss",
                     "quantize",
+                    "projection_gradient",
                     "rescore",
                     "search",
                     "combine_splits",

@@ -8,6 +8,7 @@ mod lists;
 mod plan;
 #[allow(unsafe_code)]
 mod project;
+pub(in crate::cuda) mod projection;
 #[allow(unsafe_code)]
 mod recompute;
 #[allow(unsafe_code)]

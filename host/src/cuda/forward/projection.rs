@@ -52,6 +52,18 @@ impl CudaTokens {
     }
 }
 
+/// Refuses rows that kernels cannot copy 16 bytes at a time.
+pub(in crate::cuda) fn check_rows(argument: &'static str, matrix: &CudaTokens) -> Result<()> {
+    match matrix.access().is_aligned() {
+        true => Ok(()),
+        false => Err(Error::Shape {
+            argument,
+            expected: "rows on 16-byte boundaries, where a CUDA device projects".into(),
+            found: "other rows; upload a copy".into(),
+        }),
+    }
+}
+
 /// A launch of the kernel that projects some rows of hidden states, and a view of their tokens,
 /// with the mask of the rows.
 #[derive(Debug)]
@@ -109,15 +121,8 @@ impl Projecting {
         call: &ProjectionCall<'_>,
         address: u64,
     ) -> Result<Projecting> {
-        for (argument, matrix) in [("hidden", &**hidden), ("weight", call.weight)] {
-            if !matrix.access().is_aligned() {
-                return Err(Error::Shape {
-                    argument,
-                    expected: "rows on 16-byte boundaries, where a CUDA device projects".into(),
-                    found: "other rows; upload a copy".into(),
-                });
-            }
-        }
+        check_rows("hidden", hidden)?;
+        check_rows("weight", call.weight)?;
         let (rows, pitch_bytes) = (&call.rows, call.pitch_bytes());
         let Access { base, pitch_bytes: hidden_pitch, .. } = hidden.access();
         let params = ProjectionParams {
@@ -132,6 +137,8 @@ impl Projecting {
             n_hidden: hidden.rows().dim,
             dim: call.layout.dim() as u32,
             normalize: u32::from(call.normalize),
+            tokens_are_f32: 0,
+            reserved: 0,
         };
         let launch = Launch::new(device, call, hidden, params)?;
         let access = Access { base: address, pitch_bytes, n_centroids: 0 };

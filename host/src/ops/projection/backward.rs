@@ -1,7 +1,8 @@
 //! Gradients of scores of projected hidden states, and of projections alone.
 
-use super::Projection;
+use super::projector::Projector;
 use super::slices::Slice;
+use super::{Projection, on_cuda};
 use crate::cpu;
 use crate::cpu::projection::gradients::ProjectionSums;
 use crate::cpu::tokens::Matrix;
@@ -55,8 +56,8 @@ impl Device {
     /// with ∂u = r · G where ‖u‖² is at most 10⁻¹², or tokens are not normalised.
     ///
     /// Masked rows, and rows that no query token chose, get exactly 0 and give none, whatever they
-    /// hold. Documents are projected a second time, a slice after the other, as they were for the
-    /// scores. The same bits every time.
+    /// hold. On the CPU documents are projected a second time, a slice after the other, as for the
+    /// scores; on a GPU those of their rows that some query token chose. The same bits every time.
     ///
     /// ```
     /// use maxsim::projection::{ProjectedGradients, Projection};
@@ -83,8 +84,7 @@ impl Device {
     /// Those of [`Device::score_projected`]; [`Error::Shape`] where the items of queries or
     /// documents are not those of `scores`, these have no winners, or there is another number of
     /// gradients than of scores; [`Error::Unsupported`] for scores of normalised rows
-    /// ([`Projection::normalize`] is what normalises tokens here), and on a CUDA device so far: use
-    /// [`Device::cpu`].
+    /// ([`Projection::normalize`] is what normalises tokens here).
     pub fn backward_projected<'a, T: Element>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
@@ -96,12 +96,24 @@ impl Device {
         let WithGrad { scores, grad_scores } = scores;
         queries.check_device("queries", self)?;
         projection.check(self, &hidden)?;
-        self.check_gradients()?;
         let documents = hidden.layout().projected(projection.dim());
         let problem = scores.problem(queries.layout(), &documents)?;
         check_scores(scores)?;
         let n_scores = problem.shape().n_scores();
         check_len("grad_scores", n_scores, "one per score", grad_scores.len())?;
+        if self.as_cuda().is_some() {
+            let projector = Projector::new(self, projection, hidden)?;
+            let states = hidden.layout();
+            return on_cuda::backward(
+                self,
+                queries,
+                &projector,
+                states,
+                &problem,
+                scores,
+                grad_scores,
+            );
+        }
         let weights = projection.host_weights()?;
         let mut sums = ProjectionSums::new(&weights)?;
         let (queries, hidden) = (queries.host_matrix()?, hidden.host_matrix()?);
@@ -168,8 +180,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Device::project`]; [`Error::Shape`] where the gradient is not as long;
-    /// [`Error::Unsupported`] on a CUDA device so far: use [`Device::cpu`].
+    /// Those of [`Device::project`]; [`Error::Shape`] where the gradient is not as long.
     pub fn project_backward<'a, T: Element>(
         &self,
         hidden: impl Into<TokensRef<'a, T>>,
@@ -178,9 +189,13 @@ impl Device {
     ) -> Result<ProjectionGradients> {
         let hidden = hidden.into();
         projection.check(self, &hidden)?;
-        self.check_gradients()?;
         let expected = hidden.layout().rows().saturating_mul(projection.dim());
         check_len("grad_tokens", expected, "rows of dim", grad_tokens.len())?;
+        if self.as_cuda().is_some() {
+            let projector = Projector::new(self, projection, hidden)?;
+            let (states, dim) = (hidden.layout(), projection.dim());
+            return on_cuda::project_backward(&projector, states, dim, grad_tokens);
+        }
         let weights = projection.host_weights()?;
         let mut sums = ProjectionSums::new(&weights)?;
         let is_used = hidden.layout().used_rows()?;
@@ -196,13 +211,6 @@ impl Device {
         sums.add(hidden.data, &mut of_tokens, &mut of_hidden)?;
         let (weight, bias) = sums.into_gradients()?;
         Ok(ProjectionGradients { hidden: of_hidden, weight, bias })
-    }
-
-    /// Refuses gradients where no kernel finds them.
-    fn check_gradients(&self) -> Result<()> {
-        let why = "no kernel finds them yet; use Device::cpu(), or give tokens that the model has \
-                   projected, whose gradients Device::backward finds";
-        self.check_cpu("gradients of projections", why)
     }
 }
 

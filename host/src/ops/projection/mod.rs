@@ -1,6 +1,7 @@
 //! Tokens that are projections of hidden states: made, or made and scored some at a time.
 
 pub(crate) mod backward;
+mod on_cuda;
 pub(crate) mod prepared;
 mod projector;
 pub(crate) mod score;

@@ -7,7 +7,9 @@ use super::Projection;
 use super::slices::Slice;
 use crate::cpu::projection::Weights;
 use crate::cpu::tokens::{HostTokens, Matrix};
-use crate::cuda::{CudaSlices, CudaTokens, ProjectionCall, SliceCall};
+use crate::cuda::{
+    CudaDevice, CudaProjectionSums, CudaSlices, CudaTokens, ProjectionCall, SliceCall,
+};
 use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
@@ -130,6 +132,44 @@ impl<'a, T: Element> Projector<'a, T> {
             calls.push(SliceCall { projection, problem, chosen, plan: number });
         }
         CudaSlices::new(cuda, &on.hidden, &calls, options).map(Some)
+    }
+
+    /// What a GPU has, and the GPU.
+    fn on_cuda(&self) -> Result<(&OnCuda, &Arc<CudaDevice>)> {
+        match (&self.on, &self.device.0) {
+            (On::Cuda(on), On::Cuda(cuda)) => Ok((on, cuda)),
+            _ => Err(self.device.wrong_queue()),
+        }
+    }
+
+    /// The gradients of weight and bias on a GPU, of no rows yet.
+    pub(super) fn sums(&self) -> Result<CudaProjectionSums> {
+        let (on, cuda) = self.on_cuda()?;
+        CudaProjectionSums::new(cuda, &on.weight, on.bias.as_ref(), T::TYPE, self.normalize)
+    }
+
+    /// Copies of some rows of hidden states on a GPU.
+    pub(super) fn gathered(&self, rows: &[u32]) -> Result<Arc<CudaTokens>> {
+        let (on, cuda) = self.on_cuda()?;
+        on.hidden.gathered(cuda, rows, T::TYPE).map(Arc::new)
+    }
+
+    /// The tokens of such copies, in a layout of as many rows.
+    pub(super) fn tokens_of(
+        &self,
+        states: &Arc<CudaTokens>,
+        layout: TokenLayout,
+    ) -> Result<DeviceTokens<T>> {
+        let (on, cuda) = self.on_cuda()?;
+        let call = self.call(on, 0..layout.rows(), &layout);
+        let storage = On::Cuda(Arc::new(states.project(cuda, &call)?));
+        Ok(DeviceTokens::new(self.device.clone(), layout, storage))
+    }
+
+    /// The mask of hidden states on a GPU.
+    pub(super) fn mask(&self) -> Result<Option<Vec<u8>>> {
+        let (on, cuda) = self.on_cuda()?;
+        on.hidden.read_mask(cuda)
     }
 
     fn call<'b>(

@@ -275,6 +275,18 @@ macro_rules! auxiliary_kernels {
         Sm90a F16  maxsim_projection_sm90_f16 1 tensor_maps;
         Sm90a Bf16 maxsim_projection_sm90_bf16 1 tensor_maps;
     }
+    /// Multiplies gradients of rows with W, or with the rows. 128 registers.
+    PROJECTION_PRODUCT(projection::gradient::ProductParams): Projection,
+        projection::gradient::THREADS, projection::gradient::SHARED_BYTES => {
+        Sm80  F16  maxsim_projection_product_f16 2;
+        Sm80  Bf16 maxsim_projection_product_bf16 2;
+        Sm80  F32  maxsim_projection_product_f32 2;
+    }
+    /// Gathers rows of hidden states. 64 registers.
+    PROJECTION_GATHER(projection::gradient::GatherRowsParams): Projection,
+        projection::gradient::THREADS, 0 => {
+        Sm80  -    maxsim_projection_gather 4;
+    }
 
     /// Collects similarities above a bound, with the query tiles of `sm80_*_d128_q256_winners`, of
     /// twice as many warps: four fragments a warp have no registers besides for bounds, and two

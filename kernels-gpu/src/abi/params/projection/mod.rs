@@ -1,5 +1,7 @@
 //! Parameters of the kernels that project hidden states, and their geometry.
 
+pub mod gradient;
+
 use crate::abi::layout::SLAB_BYTES;
 use crate::abi::params::TensorMap;
 
@@ -74,6 +76,10 @@ pub struct ProjectionParams {
     pub dim: u32,
     /// Whether tokens are normalised: 0 or 1.
     pub normalize: u32,
+    /// 1 where tokens are f32, whatever the element type.
+    pub tokens_are_f32: u32,
+    /// Padding that keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 /// Parameters of the kernels for sm_90a. The tensor maps come first, as in

@@ -1,0 +1,278 @@
+//! Gradients through a projection, of rows that have one: products of ∂u with W and with the rows,
+//! and the rows themselves, one behind the other.
+//!
+//! Both products are C[m, n] = Σ_k A[m, k] · B[k, n], with A = ∂u in f32 and B in the element type:
+//! ∂H = ∂u · W, and ∂W = ∂uᵀ · H, whose sums over rows are cut into parts. They are sums of f32
+//! without tensor cores, which would round ∂u.
+//!
+//! Tiling: a CTA has 128 × 64 results, each of its threads 8 × 4.
+//!
+//! Pipeline:
+//!  1. Each thread loads its numbers of the next eight k into registers.
+//!  2. It stores those to one of two stages of shared memory; one barrier.
+//!  3. It multiplies a stage, while loads of the next numbers are in flight.
+//!
+//! Budget: 32 accumulators of 128 registers, 12 KB of shared memory; with 80 registers, for three
+//! CTAs on a multiprocessor, numbers spill.
+
+use crate::abi::params::projection::gradient::*;
+use crate::primitives::row_vector::VectorElement;
+use crate::primitives::unroll::unroll;
+use crate::ptx::global::{
+    load_f32, load_u16_if, load_u32, load_u32_if, load_u32x4_if, store_u32, store_u32x4,
+};
+use crate::ptx::math::fma;
+use crate::ptx::shared::{dynamic_shared, load_shared_f32x4, store_shared_f32};
+use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
+use core::hint::assert_unchecked;
+
+/// Bytes of a chunk of a row.
+const CHUNK_BYTES: u32 = 16;
+
+/// Numbers of A and of B that a thread loads for a stage.
+const A_LOADS: u32 = (TILE_M * TILE_K / THREADS) as u32;
+const B_LOADS: u32 = (TILE_N * TILE_K / THREADS) as u32;
+
+/// The sums of a thread: of rows `4 y + i` of the tile's halves, and columns `4 x + j`.
+type Sums = [[f32; 4]; 8];
+
+/// The numbers that a thread brings for a stage.
+#[derive(Clone, Copy)]
+struct Numbers {
+    a: [f32; 4],
+    b: [f32; 2],
+}
+
+/// Multiplies a tile of one part.
+///
+/// # Safety
+/// `params` must describe matrices as [`ProductParams`] says; all threads of the block.
+#[inline(always)]
+pub unsafe fn product<T: VectorElement>(params: &ProductParams) {
+    const { assert!(A_LOADS == 4 && B_LOADS == 2) };
+    let thread = thread_idx_x();
+    let tiles_n = params.n.div_ceil(TILE_N as u32);
+    let n_tiles = tiles_n * params.m.div_ceil(TILE_M as u32);
+    // SAFETY: the host launches no block where there is no tile.
+    unsafe { assert_unchecked(tiles_n != 0 && n_tiles != 0) };
+    let (tile, part) = (block_idx_x() % n_tiles, block_idx_x() / n_tiles);
+    let place = Place {
+        params,
+        thread,
+        m: tile / tiles_n * TILE_M as u32,
+        n: tile % tiles_n * TILE_N as u32,
+        k_end: (part + 1).saturating_mul(params.k_of_part).min(params.k),
+        shared: dynamic_shared(),
+    };
+    // SAFETY: the caller's promise; all threads take every step.
+    unsafe {
+        let mut k = part * params.k_of_part;
+        let mut stage = 0;
+        let mut next = place.load::<T>(k);
+        let mut sums: Sums = core::mem::zeroed();
+        while k < place.k_end {
+            place.store(stage, next);
+            // Behind the barrier the stage is there, and the other one free.
+            sync_threads();
+            k += TILE_K as u32;
+            next = place.load::<T>(k);
+            place.multiply(stage, &mut sums);
+            stage ^= 1;
+        }
+        place.finish(&sums, part);
+    }
+}
+
+/// Position of a thread.
+struct Place<'a> {
+    params: &'a ProductParams,
+    thread: u32,
+    /// First row and column of the tile.
+    m: u32,
+    n: u32,
+    /// One past the part's last k.
+    k_end: u32,
+    /// Window address of the stages.
+    shared: u32,
+}
+
+impl Place<'_> {
+    /// Row and k of number `i` of A that the thread loads, within the tile: neighbouring threads
+    /// have neighbouring numbers.
+    #[inline(always)]
+    fn of_a(&self, i: u32) -> (u32, u32) {
+        const M: u32 = TILE_M as u32;
+        const K: u32 = TILE_K as u32;
+        match self.params.a_column {
+            1 => (self.thread / K + THREADS as u32 / K * i, self.thread % K),
+            _ => (self.thread % M, self.thread / M + THREADS as u32 / M * i),
+        }
+    }
+
+    /// Column and k of number `i` of B.
+    #[inline(always)]
+    fn of_b(&self, i: u32) -> (u32, u32) {
+        const N: u32 = TILE_N as u32;
+        (self.thread % N, self.thread / N + THREADS as u32 / N * i)
+    }
+
+    /// Loads the thread's numbers of a stage whose first k is `k`; zeros where there are none.
+    ///
+    /// # Safety
+    /// As [`product`].
+    #[inline(always)]
+    unsafe fn load<T: VectorElement>(&self, k: u32) -> Numbers {
+        let params = self.params;
+        let mut numbers = Numbers { a: [0.0; 4], b: [0.0; 2] };
+        // SAFETY: the caller's promise: what is not there is not read.
+        unsafe {
+            unroll!(I in 0..4 => {
+                let (row, of_k) = self.of_a(I as u32);
+                let (row, k) = (self.m + row, k + of_k);
+                let is_there = u32::from(row < params.m && k < self.k_end);
+                let index = u64::from(row) * u64::from(params.a_row)
+                    + u64::from(k) * u64::from(params.a_column);
+                numbers.a[I] = f32::from_bits(load_u32_if(params.a + index * 4, is_there));
+            });
+            unroll!(I in 0..2 => {
+                let (column, of_k) = self.of_b(I as u32);
+                let (column, k) = (self.n + column, k + of_k);
+                let is_there = u32::from(column < params.n && k < self.k_end);
+                let address = params.b
+                    + u64::from(k) * params.b_pitch
+                    + u64::from(column) * T::BYTES as u64;
+                let word = match T::BYTES {
+                    4 => load_u32_if(address, is_there),
+                    _ => load_u16_if(address, is_there),
+                };
+                numbers.b[I] = T::widen([word, 0, 0, 0])[0];
+            });
+        }
+        numbers
+    }
+
+    /// Window address of number (k, row) of A in a stage.
+    #[inline(always)]
+    fn a(&self, stage: u32, k: u32, row: u32) -> u32 {
+        self.shared + stage * STAGE_BYTES as u32 + 4 * (k * A_PITCH as u32 + row)
+    }
+
+    /// Window address of number (k, column) of B in a stage.
+    #[inline(always)]
+    fn b(&self, stage: u32, k: u32, column: u32) -> u32 {
+        self.a(stage, TILE_K as u32, 0) + 4 * (k * TILE_N as u32 + column)
+    }
+
+    /// Stores the thread's numbers of a stage.
+    ///
+    /// # Safety
+    /// Nothing may read the stage.
+    #[inline(always)]
+    unsafe fn store(&self, stage: u32, numbers: Numbers) {
+        // SAFETY: the caller's promise; each number is one thread's.
+        unsafe {
+            unroll!(I in 0..4 => {
+                let (row, k) = self.of_a(I as u32);
+                store_shared_f32(self.a(stage, k, row), numbers.a[I]);
+            });
+            unroll!(I in 0..2 => {
+                let (column, k) = self.of_b(I as u32);
+                store_shared_f32(self.b(stage, k, column), numbers.b[I]);
+            });
+        }
+    }
+
+    /// First row of the thread's of each half of the tile, and its first column.
+    #[inline(always)]
+    fn own(&self) -> (u32, u32) {
+        const X: u32 = (TILE_N / 4) as u32;
+        (4 * (self.thread / X), 4 * (self.thread % X))
+    }
+
+    /// Adds the products of a stage.
+    ///
+    /// # Safety
+    /// The stage must be there for all threads.
+    #[inline(always)]
+    unsafe fn multiply(&self, stage: u32, sums: &mut Sums) {
+        const HALF: u32 = (TILE_M / 2) as u32;
+        let (row, column) = self.own();
+        // SAFETY: the caller's promise; addresses are aligned to 16.
+        unsafe {
+            unroll!(K in 0..8 => {
+                let first = load_shared_f32x4(self.a(stage, K as u32, row));
+                let second = load_shared_f32x4(self.a(stage, K as u32, row + HALF));
+                let b = load_shared_f32x4(self.b(stage, K as u32, column));
+                unroll!(I in 0..4 => {
+                    unroll!(J in 0..4 => {
+                        sums[I][J] = fma(first[I], b[J], sums[I][J]);
+                        sums[4 + I][J] = fma(second[I], b[J], sums[4 + I][J]);
+                    });
+                });
+            });
+        }
+    }
+
+    /// Stores the thread's sums of part `part`, or adds them to what is there.
+    ///
+    /// # Safety
+    /// As [`product`].
+    #[inline(always)]
+    unsafe fn finish(&self, sums: &Sums, part: u32) {
+        const HALF: u32 = (TILE_M / 2) as u32;
+        let params = self.params;
+        let (own_row, column) = self.own();
+        let column = self.n + column;
+        unroll!(I in 0..8 => {
+            let row = self.m + own_row + HALF * (I as u32 / 4) + I as u32 % 4;
+            let first = (u64::from(part) * u64::from(params.m) + u64::from(row))
+                * u64::from(params.n)
+                + u64::from(column);
+            unroll!(J in 0..4 => {
+                if row < params.m && column + (J as u32) < params.n {
+                    let to = params.out + (first + J as u64) * 4;
+                    // SAFETY: the results have the number, which is this thread's.
+                    unsafe {
+                        let before = if params.adds != 0 { load_f32(to) } else { 0.0 };
+                        store_u32(to, (before + sums[I][J]).to_bits());
+                    }
+                }
+            });
+        });
+    }
+}
+
+/// Copies this thread's chunk of a row.
+///
+/// # Safety
+/// `params` must describe rows as [`GatherRowsParams`] says; all threads of the block.
+#[inline(always)]
+pub unsafe fn gather(params: &GatherRowsParams) {
+    let n_chunks = params.row_bytes.div_ceil(CHUNK_BYTES);
+    let index = u64::from(block_idx_x()) * THREADS as u64 + u64::from(thread_idx_x());
+    // SAFETY: rows are not empty.
+    unsafe { assert_unchecked(n_chunks != 0) };
+    let (row, chunk) = (index / u64::from(n_chunks), index % u64::from(n_chunks));
+    if row >= u64::from(params.n_rows) {
+        return;
+    }
+    let offset = chunk * u64::from(CHUNK_BYTES);
+    let left = params.row_bytes - offset as u32;
+    // SAFETY: the list has the row, and both matrices have its chunks; what lies behind the row is
+    // not read.
+    unsafe {
+        let source = u64::from(load_u32(params.rows + row * 4));
+        let from = params.from + source * params.from_pitch + offset;
+        let to = params.to + row * params.to_pitch + offset;
+        if left >= CHUNK_BYTES {
+            store_u32x4(to, load_u32x4_if(from, 1));
+            return;
+        }
+        let mut words = [0; 4];
+        unroll!(I in 0..8 => {
+            let half = load_u16_if(from + 2 * I as u64, u32::from(2 * (I as u32) < left));
+            words[I / 2] |= half << (16 * (I as u32 % 2));
+        });
+        store_u32x4(to, words);
+    }
+}
