@@ -17,7 +17,7 @@ fn clouds_of_all_sizes_only_enqueue() {
         for (n, len, dim, n_launches) in
             [(32, 2048, 3, 4), (3, 20_000, 3, 3 + 3 * 8), (1, 20_000, 4, 4), (1, 100_000, 2, 3 + 8)]
                 .into_iter()
-                .chain([(32, 1000, 128, 4), (2, 3000, 128, 3 + 2 + 2 * 4)])
+                .chain([(32, 1000, 128, 4), (2, 3000, 128, 3 + 2 + 2 * 6)])
         {
             let points = vec![0.0f32; n * len * dim];
             let points = Tokens::padded(&points, n, len, dim).expect("shape");

@@ -13,9 +13,9 @@ use super::stand_in::{ALLOCATIONS, CALLS, COPIES, LAUNCHES, StandIn, WAITS, in_s
 const HIDDEN: usize = 8;
 const DIM: usize = 128;
 
-/// Documents, and slices that those are.
+/// Documents, and slices that those are: of 60 documents, 15 MiB, but for the last.
 const N_DOCUMENTS: usize = 1024;
-const N_SLICES: u64 = 8;
+const N_SLICES: u64 = 18;
 
 /// Makes a call some times, and gives the number of what one asks for: of launches, allocations,
 /// copies and waits.
@@ -59,7 +59,8 @@ fn slices_are_two_launches_each_and_nothing_else() {
             assert_eq!((launches, allocations), (2 * N_SLICES, 0));
             // Lists go once, scores come once.
             assert!(copies <= 2, "{copies} copies");
-            assert!(waits <= 3, "{waits} waits");
+            // Two streams and the results.
+            assert!(waits <= 4, "{waits} waits");
         }
         let rows = vec![f16::ONE; 32 * 32 * DIM];
         let queries = Tokens::padded(&rows, 32, 32, DIM).expect("tokens");
