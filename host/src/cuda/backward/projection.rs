@@ -23,7 +23,7 @@ use crate::cuda::driver::memory::{Buffer, download};
 use crate::cuda::driver::module::Kernel;
 use crate::cuda::driver::stream::CudaStream;
 use crate::cuda::driver::transfer::upload;
-use crate::cuda::forward::projection::check_rows;
+use crate::cuda::forward::projection::{check_rows, projection_of};
 use crate::error::Result;
 use crate::plan::limits::Access;
 use crate::runtime::alloc::zeroed;
@@ -64,19 +64,17 @@ impl CudaTokens {
         };
         let n_chunks = rows.len() as u64 * u64::from(params.row_bytes.div_ceil(16));
         let kernel = device.kernel(PROJECTION_GATHER)?;
-        device.on_idle_stream(|stream| {
+        device.until_done(|stream| {
             let entered = device.enter()?;
             stream.order(&entered)?;
             let grid = n_chunks.div_ceil(THREADS as u64) as u32;
-            let enqueued = match grid {
+            match grid {
                 0 => Ok(()),
                 // SAFETY: the list names rows of this matrix, whose memory the handle keeps; the
                 // copies have the pitch and as many rows. All live until the stream has been waited
                 // for.
                 _ => unsafe { start(&entered, stream.raw(), &kernel, grid, 0, &params) },
-            };
-            let ended = stream.synchronize();
-            enqueued.and(ended)
+            }
         })?;
         let access = Access { base: copies.address(), ..access };
         CudaTokens::new(device, element, &layout, access, 0, vec![copies])
@@ -178,28 +176,18 @@ impl CudaProjectionSums {
         let projected = Buffer::new(&device, projected_bytes)?;
         let norms = Buffer::new(&device, norms_bytes)?;
         let found = Buffer::new(&device, n_rows as u64 * self.hidden as u64 * 4)?;
-        device.on_idle_stream(|stream| {
+        device.until_done(|stream| {
             let entered = device.enter()?;
             stream.order(&entered)?;
             // SAFETY: the buffers were just made, for these rows, and this call alone has them and
             // the parts until the stream has been waited for.
-            let enqueued = unsafe {
-                let through = match self.normalize {
-                    true => self.through_norm(
-                        &entered,
-                        stream,
-                        states,
-                        [gradients.address(), projected.address(), norms.address()],
-                    ),
-                    false => Ok(()),
-                };
-                through.and_then(|()| {
-                    self.products(&entered, stream, states, [gradients.address(), found.address()])
-                })
-            };
-            // Even after an error, launches before it may be running.
-            let ended = stream.synchronize();
-            enqueued.and(ended)
+            unsafe {
+                if self.normalize {
+                    let addresses = [gradients.address(), projected.address(), norms.address()];
+                    self.through_norm(&entered, stream, states, addresses)?;
+                }
+                self.products(&entered, stream, states, [gradients.address(), found.address()])
+            }
         })?;
         // SAFETY: there is a number for each element of the rows.
         unsafe { download(&device.enter()?, found.address(), bytemuck::cast_slice_mut(of_hidden)) }
@@ -230,15 +218,12 @@ impl CudaProjectionSums {
             n_parts: self.n_parts,
             reserved: 0,
         };
-        device.on_idle_stream(|stream| {
+        device.until_done(|stream| {
             let entered = device.enter()?;
             stream.order(&entered)?;
             let grid = params.n_results.div_ceil(SUM_PARTIALS_THREADS as u32);
             // SAFETY: the parts have so many numbers, and so has what was just made for them.
-            let enqueued =
-                unsafe { start(&entered, stream.raw(), &self.kernels.sum, grid, 0, &params) };
-            let ended = stream.synchronize();
-            enqueued.and(ended)
+            unsafe { start(&entered, stream.raw(), &self.kernels.sum, grid, 0, &params) }
         })?;
         // SAFETY: there are so many numbers.
         unsafe {
@@ -268,19 +253,10 @@ impl CudaProjectionSums {
         let n_rows = states.n_rows() as u32;
         let pitch_bytes = self.projected_pitch();
         let params = ProjectionParams {
-            hidden: states.access().base,
-            hidden_pitch: states.access().pitch_bytes,
-            weight: self.weight.access().base,
-            weight_pitch: self.weight.access().pitch_bytes,
-            bias: self.bias.as_ref().map_or(0, |bias| bias.access().base),
             tokens: projected,
             tokens_pitch: pitch_bytes,
-            n_rows,
-            n_hidden: self.hidden as u32,
-            dim: self.dim as u32,
-            normalize: 0,
             tokens_are_f32: 1,
-            reserved: 0,
+            ..projection_of(states, 0..states.n_rows(), &self.weight, self.bias.as_ref())
         };
         let (lanes_log2, n_columns) = columns(self.dim * 4);
         let dim = self.dim as u32;

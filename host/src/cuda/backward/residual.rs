@@ -69,12 +69,7 @@ impl CudaDevice {
         let work = CudaBackward::new(self, problem, element, kind, shape)?;
         let tables = Tables::new(self, problem, element, residuals, &work)?;
         let of_queries = Buffer::new(self, size_of_val(found.queries) as u64)?;
-        self.on_idle_stream(|stream| {
-            let result = tables.run(&work, stream, call, of_queries.address(), problem);
-            // Even after an error, launches before it may be running, and use what is dropped next.
-            let ended = stream.synchronize();
-            result.and(ended)
-        })?;
+        self.until_done(|stream| tables.run(&work, stream, call, of_queries.address(), problem))?;
         let entered = self.enter()?;
         // SAFETY: the buffers are as long as what they are copied to (`Tables::new`, above), and
         // the stream has been waited for.

@@ -68,14 +68,13 @@ impl CudaTokens {
             ..self.code_params::<T>(F::FORMAT, scales, [codes.address(), row_scales.address()])
         };
         let kernel = device.kernel_of(family, T::TYPE)?;
-        device.on_idle_stream(|stream| {
+        device.until_done(|stream| {
             let entered = device.enter()?;
             // SAFETY: the buffers were just made, for these rows, and nothing else has them.
             unsafe { row_scales.clear_padding(&entered, stream.raw(), n_rows)? };
             // SAFETY: as above; the rows and their mask are there while `self` is borrowed, and the
             // call waits.
-            unsafe { write_codes(&entered, stream.raw(), &kernel, &params)? };
-            stream.synchronize()
+            unsafe { write_codes(&entered, stream.raw(), &kernel, &params) }
         })?;
         let access = Access { base: codes.address(), pitch_bytes, n_centroids: 0 };
         let weights = self.copied_weights(device)?;

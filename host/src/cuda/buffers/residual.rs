@@ -231,12 +231,11 @@ impl CudaResiduals {
         self.params.norms = norms.address();
         self.owned.push(norms);
         let kernel = device.kernel_of(&DECODED_NORMS, element)?;
-        device.on_idle_stream(|stream| {
+        device.until_done(|stream| {
             let entered = device.enter()?;
             // SAFETY: the buffers hold these rows and their padding, and nothing else has the
             // norms.
-            unsafe { self.write_norms(&entered, stream.raw(), &kernel, n_rows, dim)? };
-            stream.synchronize()
+            unsafe { self.write_norms(&entered, stream.raw(), &kernel, n_rows, dim) }
         })
     }
 

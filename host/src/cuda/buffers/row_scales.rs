@@ -291,11 +291,10 @@ impl CudaTokens {
         kernel: Kernel<RowNormsParams>,
     ) -> Result<RowScales> {
         let new = RowScales::with_room(device, Source::Kernel, self.n_rows())?;
-        device.on_idle_stream(|stream| {
+        device.until_done(|stream| {
             let entered = device.enter()?;
             // SAFETY: the buffer was just made, for these rows, and nothing else has it.
-            unsafe { self.write_norms(&entered, stream.raw(), &kernel, [new.address(), 0])? };
-            stream.synchronize()
+            unsafe { self.write_norms(&entered, stream.raw(), &kernel, [new.address(), 0]) }
         })?;
         Ok(new)
     }

@@ -8,6 +8,7 @@ use cust::stream::StreamFlags;
 use cust::sys::CUstream;
 
 use super::context::{CudaDevice, Entered};
+use super::event::CudaEvent;
 use super::launch::N_RESERVED;
 use super::memory::retired::Track;
 use super::memory::{Buffer, fill};
@@ -300,12 +301,39 @@ impl Drop for CudaStream {
 const IDLE_STREAMS_MAX: usize = 2;
 
 impl CudaDevice {
-    /// Runs a synchronous call on two streams, of which it waits for both before it returns.
-    pub(in crate::cuda) fn on_idle_streams<R>(
+    /// As [`CudaDevice::on_idle_stream`], and waits for the stream: even after an error, since
+    /// launches before it may be running, and use what the caller drops.
+    pub(in crate::cuda) fn until_done<R>(
+        self: &Arc<CudaDevice>,
+        call: impl FnOnce(&mut CudaStream) -> Result<R>,
+    ) -> Result<R> {
+        self.on_idle_stream(|stream| {
+            let result = call(stream);
+            let ended = stream.synchronize();
+            result.and_then(|result| ended.map(|()| result))
+        })
+    }
+
+    /// As [`CudaDevice::until_done`], on two streams. The host waits once, for the first, which
+    /// waits for the other.
+    pub(in crate::cuda) fn until_both_are_done<R>(
         self: &Arc<CudaDevice>,
         call: impl FnOnce([&mut CudaStream; 2]) -> Result<R>,
     ) -> Result<R> {
-        self.on_idle_stream(|first| self.on_idle_stream(|second| call([first, second])))
+        let joined = CudaEvent::new(self, false)?;
+        self.until_done(|first| {
+            self.on_idle_stream(|second| {
+                let result = call([&mut *first, &mut *second]);
+                let joins = joined.record_on(second).and_then(|()| {
+                    let entered = self.enter()?;
+                    joined.hold_back(&entered, first, first.order(&entered)?)
+                });
+                let Err(error) = joins else { return result };
+                // Nothing else waits for it; what it says is no more than that it failed, too.
+                let _ = second.synchronize();
+                result.and_then(|_| Err(error))
+            })
+        })
     }
 
     /// Runs a synchronous call on a stream kept for that, behind all copies of lists and rows that

@@ -1,6 +1,6 @@
 //! Projects hidden states some rows at a time, by one kernel, and scores their tokens.
 
-use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use maxsim_kernels::abi::params::projection::{self, MappedParams, ProjectionParams};
@@ -40,14 +40,9 @@ impl CudaTokens {
     ) -> Result<CudaTokens> {
         let tokens = Buffer::new(device, call.tokens_bytes())?;
         let projecting = Projecting::new(device, self, call, tokens.address())?;
-        device.on_idle_stream(|stream| {
-            // SAFETY: the buffer was just made, for these rows, and nothing else has it; matrices
-            // live until the stream has been waited for.
-            let enqueued = unsafe { projecting.enqueue(device, stream) };
-            // Even after an error, a launch before it may be running.
-            let ended = stream.synchronize();
-            enqueued.and(ended)
-        })?;
+        // SAFETY: the buffer was just made, for these rows, and nothing else has it; matrices live
+        // until the stream has been waited for.
+        device.until_done(|stream| unsafe { projecting.enqueue(device, stream) })?;
         projecting.tokens.owning(device, tokens)
     }
 }
@@ -61,6 +56,32 @@ pub(in crate::cuda) fn check_rows(argument: &'static str, matrix: &CudaTokens) -
             expected: "rows on 16-byte boundaries, where a CUDA device projects".into(),
             found: "other rows; upload a copy".into(),
         }),
+    }
+}
+
+/// Parameters of a projection of some rows of hidden states, without normalisation, and without
+/// tokens.
+pub(in crate::cuda) fn projection_of(
+    hidden: &CudaTokens,
+    rows: Range<usize>,
+    weight: &CudaTokens,
+    bias: Option<&Arc<CudaTokens>>,
+) -> ProjectionParams {
+    let Access { base, pitch_bytes: hidden_pitch, .. } = hidden.access();
+    ProjectionParams {
+        hidden: base + rows.start as u64 * hidden_pitch,
+        hidden_pitch,
+        weight: weight.access().base,
+        weight_pitch: weight.access().pitch_bytes,
+        bias: bias.map_or(0, |bias| bias.access().base),
+        tokens: 0,
+        tokens_pitch: 0,
+        n_rows: rows.len() as u32,
+        n_hidden: hidden.rows().dim,
+        dim: weight.n_rows() as u32,
+        normalize: 0,
+        tokens_are_f32: 0,
+        reserved: 0,
     }
 }
 
@@ -78,16 +99,7 @@ enum Launch {
     /// A CTA for some rows each.
     Rows(Kernel<ProjectionParams>, ProjectionParams),
     /// By tensor maps, with as many CTAs as stay on the device.
-    Mapped(Kernel<MappedParams>, Box<Mapped>),
-}
-
-/// Parameters that print as those behind their maps.
-struct Mapped(MappedParams);
-
-impl fmt::Debug for Mapped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.projection.fmt(f)
-    }
+    Mapped(Kernel<MappedParams>, Box<MappedParams>),
 }
 
 impl Launch {
@@ -106,7 +118,7 @@ impl Launch {
                 let first_row = call.rows.start as u32;
                 let params =
                     MappedParams { hidden_map, weight_map, projection, first_row, reserved: 0 };
-                return Ok(Launch::Mapped(device.kernel(entry)?, Box::new(Mapped(params))));
+                return Ok(Launch::Mapped(device.kernel(entry)?, Box::new(params)));
             }
         }
         Ok(Launch::Rows(device.kernel_of(&PROJECTION, call.element)?, projection))
@@ -124,21 +136,11 @@ impl Projecting {
         check_rows("hidden", hidden)?;
         check_rows("weight", call.weight)?;
         let (rows, pitch_bytes) = (&call.rows, call.pitch_bytes());
-        let Access { base, pitch_bytes: hidden_pitch, .. } = hidden.access();
         let params = ProjectionParams {
-            hidden: base + rows.start as u64 * hidden_pitch,
-            hidden_pitch,
-            weight: call.weight.access().base,
-            weight_pitch: call.weight.access().pitch_bytes,
-            bias: call.bias.map_or(0, |bias| bias.access().base),
             tokens: address,
             tokens_pitch: pitch_bytes,
-            n_rows: rows.len() as u32,
-            n_hidden: hidden.rows().dim,
-            dim: call.layout.dim() as u32,
             normalize: u32::from(call.normalize),
-            tokens_are_f32: 0,
-            reserved: 0,
+            ..projection_of(hidden, rows.clone(), call.weight, call.bias)
         };
         let launch = Launch::new(device, call, hidden, params)?;
         let access = Access { base: address, pitch_bytes, n_centroids: 0 };
@@ -157,7 +159,7 @@ impl Projecting {
     unsafe fn enqueue(&self, device: &Arc<CudaDevice>, stream: &mut CudaStream) -> Result<()> {
         let n_rows = match &self.launch {
             Launch::Rows(_, params) => params.n_rows,
-            Launch::Mapped(_, params) => params.0.projection.n_rows,
+            Launch::Mapped(_, params) => params.projection.n_rows,
         };
         if n_rows == 0 {
             return Ok(());
@@ -178,7 +180,7 @@ impl Projecting {
                     let n_tiles = n_rows.div_ceil(projection::sm90::ROWS as u32);
                     let grid = n_tiles.min(device.limits().n_multiprocessors as u32);
                     let shared_bytes = projection::sm90::SHARED_BYTES as u32;
-                    start(&entered, stream, kernel, grid, shared_bytes, &params.0)
+                    start(&entered, stream, kernel, grid, shared_bytes, params)
                 }
             }
         }
@@ -291,8 +293,8 @@ impl CudaSlices {
 
     /// The scores of each slice. All of them are enqueued before the first is waited for.
     pub(crate) fn score(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Scores>> {
-        self.device.on_idle_streams(|mut streams: [_; TURNS]| {
-            let result = self.slices.iter().enumerate().try_for_each(|(i, slice)| {
+        self.device.until_both_are_done(|mut streams: [_; TURNS]| {
+            self.slices.iter().enumerate().try_for_each(|(i, slice)| {
                 let stream = &mut *streams[i % TURNS];
                 // SAFETY: a half of the memory has room for the tokens of any slice, and this
                 // stream alone uses it, of this call alone until both have been waited for; so
@@ -300,9 +302,7 @@ impl CudaSlices {
                 unsafe { slice.projecting.enqueue(&self.device, stream)? };
                 let plan = &self.plans[slice.plan];
                 plan.enqueue(stream, queries, &slice.projecting.tokens, &slice.results)
-            });
-            // Even after an error, launches before it may be running.
-            streams.iter().map(|stream| stream.synchronize()).fold(result, Result::and)
+            })
         })?;
         let pieces = self.slices.iter().map(|slice| (slice.starts, &slice.shape));
         self.outputs.read_pieces(pieces)

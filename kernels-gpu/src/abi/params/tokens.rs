@@ -59,7 +59,7 @@ impl Group {
 
 /// An encoded tensor map (`CUtensorMap`): opaque to everyone but the driver and TMA.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct TensorMap(pub [u64; 16]);
 
 impl TensorMap {

@@ -85,7 +85,7 @@ pub struct ProjectionParams {
 /// Parameters of the kernels for sm_90a. The tensor maps come first, as in
 /// [`ForwardParams`](crate::abi::params::ForwardParams).
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct MappedParams {
     /// All hidden states as a tensor map in boxes of a document tile's rows.
     pub hidden_map: TensorMap,
