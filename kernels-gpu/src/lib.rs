@@ -44,8 +44,6 @@ mod loss;
 mod primitives;
 #[cfg(target_arch = "nvptx64")]
 mod projection;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
-mod projection_gradient;
 #[cfg(target_arch = "nvptx64")]
 mod ptx;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]

@@ -2,11 +2,14 @@
 //! types, and how squares of tokens are scaled.
 
 #[cfg(maxsim_arch = "sm_80")]
+pub mod gradient;
+#[cfg(maxsim_arch = "sm_80")]
 pub mod sm80;
 #[cfg(maxsim_arch = "sm_90a")]
 pub mod sm90;
 
 use crate::abi::params::SQUARE_MIN;
+use crate::abi::params::projection::{OUTPUTS, ProjectionParams};
 use crate::primitives::row_vector::VectorElement;
 use crate::ptx::convert::{narrow_bf16, narrow_f16};
 use crate::ptx::element::{Bf16, F16, F32};
@@ -16,6 +19,21 @@ use crate::ptx::math::{max_nan, sqrt};
 /// What elements of u are multiplied by before they are squared, and what r is then: so that no
 /// square of an element below 2⁹⁵ is infinite.
 pub const SQUARED_SCALE: f32 = 1.0 / (1u64 << 32) as f32;
+
+/// How a CTA goes through the outputs: tiles of them, and steps of a tile. Where tokens are
+/// normalised and have several tiles, the first of two passes finds r.
+#[inline(always)]
+pub fn steps(params: &ProjectionParams) -> [u32; 2] {
+    let n_tiles = params.dim.div_ceil(OUTPUTS as u32);
+    let is_twice = params.normalize != 0 && n_tiles > 1;
+    [n_tiles, if is_twice { 2 * n_tiles } else { n_tiles }]
+}
+
+/// First output of a step.
+#[inline(always)]
+pub fn first_output(step: u32, n_tiles: u32) -> u32 {
+    (if step >= n_tiles { step - n_tiles } else { step }) * OUTPUTS as u32
+}
 
 /// r of a token, by the sum of the squares of its scaled elements.
 #[inline(always)]

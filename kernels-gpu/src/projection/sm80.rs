@@ -21,7 +21,7 @@ use crate::abi::layout::{CHUNK_BYTES, SLAB_BYTES, chunk_offset, slabs};
 use crate::abi::params::projection::*;
 use crate::primitives::row_vector::load_element;
 use crate::primitives::unroll::unroll;
-use crate::projection::{Projected, SQUARED_SCALE, scale_of};
+use crate::projection::{Projected, SQUARED_SCALE, first_output, scale_of, steps};
 use crate::ptx::copy::{copy_async_16, copy_commit, copy_wait};
 use crate::ptx::element::F32;
 use crate::ptx::global::opaque;
@@ -74,18 +74,15 @@ pub unsafe fn project<E: Projected + SlabElement>(params: &ProjectionParams) {
         row: block_idx_x() * ROWS as u32,
         ring: dynamic_shared(),
     };
-    let n_tiles = params.dim.div_ceil(OUTPUTS as u32);
-    let is_twice = params.normalize != 0 && n_tiles > 1;
-    let n_steps = if is_twice { 2 * n_tiles } else { n_tiles };
+    let [n_tiles, n_steps] = steps(params);
     let mut step = 0;
     // SAFETY: branches are uniform over the block.
     unsafe {
         while step < n_steps {
-            let is_second = step >= n_tiles;
-            let first = (if is_second { step - n_tiles } else { step }) * OUTPUTS as u32;
+            let first = first_output(step, n_tiles);
             let mut sums = place.products::<E>(first);
             place.add_bias::<E>(&mut sums, first);
-            if params.normalize != 0 && !is_second {
+            if params.normalize != 0 && step < n_tiles {
                 place.add_squares(&sums, step > 0);
             }
             if step + n_tiles >= n_steps {

@@ -21,7 +21,7 @@ use crate::abi::params::projection::sm90::*;
 use crate::abi::params::projection::{MappedParams, OUTPUTS, ProjectionParams};
 use crate::primitives::row_vector::load_element;
 use crate::primitives::unroll::unroll;
-use crate::projection::{Narrow, SQUARED_SCALE, scale_of};
+use crate::projection::{Narrow, SQUARED_SCALE, first_output, scale_of, steps};
 use crate::ptx::barrier::{barrier_arrive_if, barrier_fence, barrier_init, barrier_wait};
 use crate::ptx::copy::{copy_tile_once, expect_tile, prefetch_map};
 use crate::ptx::global::store_u32x4;
@@ -100,21 +100,6 @@ fn full(ring: u32, slot: u32) -> u32 {
 #[inline(always)]
 fn empty(ring: u32, slot: u32) -> u32 {
     full(ring, slot + STAGES as u32)
-}
-
-/// How often a CTA goes through the outputs: tiles of them, and passes over each row in steps of a
-/// tile.
-#[inline(always)]
-fn steps(params: &ProjectionParams) -> [u32; 2] {
-    let n_tiles = params.dim.div_ceil(OUTPUTS as u32);
-    let is_twice = params.normalize != 0 && n_tiles > 1;
-    [n_tiles, if is_twice { 2 * n_tiles } else { n_tiles }]
-}
-
-/// First output of a step.
-#[inline(always)]
-fn first_output(step: u32, n_tiles: u32) -> u32 {
-    (if step >= n_tiles { step - n_tiles } else { step }) * OUTPUTS as u32
 }
 
 /// Slabs of a row of hidden states.

@@ -71,7 +71,6 @@ const KERNELS: Crate = Crate {
                     "backward",
                     "loss",
                     "quantize",
-                    "projection_gradient",
                     "rescore",
                     "search",
                     "combine_splits",
