@@ -32,7 +32,8 @@ fn chamfer_distances_and_their_gradients() {
         let code = maxsim_bench_chamfer_found(step, values, first, second, of_grad_x, of_grad_y);
         assert_eq!(code, 0, "{}", last_error());
         assert_eq!((value, of_x, of_y), ([3.0], [0, 2], [0, 0, 1]));
-        assert_eq!(grad_x, [-1.0 - 2.0 / 3.0 - 4.0 / 3.0, -1.0 - 2.0 / 3.0]);
+        // Twice the gradients of the distance: the step scales by the points of the first cloud.
+        assert_eq!(grad_x, [-1.0 - 2.0 / 3.0 - 4.0 / 3.0, -1.0 - 2.0 / 3.0].map(|of_x| 2.0 * of_x));
         assert_eq!(maxsim_bench_chamfer(stream, x, y, stream, 0), -1);
         assert!(last_error().contains("a step of Chamfer distances"), "{}", last_error());
         for object in [step, x, y, stream, device] {

@@ -118,7 +118,12 @@ fn what_is_masked_or_empty_does_not_show() {
         assert_eq!([&of_hidden[..2], &of_hidden[6..]].concat(), [0.0; 4]);
         assert!(of_hidden[2..4].iter().all(|x| x.is_finite() && *x != 0.0));
         // r is 10⁶ of a row of zeros, and constant: ∂h = r · g · the first row of W.
-        assert!(of_hidden[4..6].iter().zip([1.0, 2.0]).all(|(x, y)| (x - y).abs() < 1e-6));
+        let of_zeros = &of_hidden[4..6];
+        match device.ordinal() {
+            None => assert_eq!(of_zeros, [1.0, 2.0]),
+            // Its square root is rounded otherwise.
+            Some(_) => assert!(of_zeros.iter().zip([1.0, 2.0]).all(|(x, y)| (x - y).abs() < 1e-6)),
+        }
         assert!(found.documents.weight.iter().all(|x| x.is_finite()));
         assert!(found.documents.bias.is_empty());
     }
