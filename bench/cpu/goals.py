@@ -15,7 +15,7 @@ NO_SLOWER = "every case beside commit c7af311"
 SHORT = "one query of 32 × 10 documents of 100 × 128 f32"
 
 #: The words of instruction sets, by the names that MAXSIM_CPU takes.
-WORDS = {"avx2": "AVX2", "vnni": "AVX-512 VNNI", "amx": "AMX"}
+WORDS = {"avx2": "AVX2", "avxvnni": "AVX-VNNI", "vnni": "AVX-512 VNNI", "amx": "AMX"}
 #: Our time of codes over the f32 time of commit c7af311, at most.
 OF_F32 = {"avx2": 0.6, "vnni": 0.25, "amx": 0.12}
 #: NumKong's time over ours, coarse to fine, at least.

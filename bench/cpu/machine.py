@@ -7,6 +7,7 @@ import pathlib
 NEEDS = {
     "portable": (),
     "avx2": ("avx2", "fma"),
+    "avxvnni": ("avx_vnni",),
     "vnni": ("avx512_vnni",),
     "bf16": ("avx512_bf16",),
     "amx": ("amx_int8", "amx_bf16"),

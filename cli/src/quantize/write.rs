@@ -280,8 +280,10 @@ fn header<F: Quantized>(
     let tensors = tensors.strip_prefix('{').context("the file's header")?;
     let notes: BTreeMap<&str, String> = notes.entries().into_iter().collect();
     let header = format!("{{\"__metadata__\":{},{tensors}", serde_json::to_string(&notes)?);
-    // Pad the header: the data must start on a boundary of eight bytes.
-    let len = header.len().next_multiple_of(8);
+    // Pad the header: the data must start on a boundary of eight bytes. Codes, which lie behind the
+    // items' numbers, start on one of 64: where the file is mapped, a line of the caches.
+    let before = size_of::<u64>() + size_of_val(&items[..]);
+    let len = (before + header.len()).next_multiple_of(64) - before;
     let header = format!("{header:len$}");
     Ok(([&(len as u64).to_le_bytes(), header.as_bytes()].concat(), items))
 }

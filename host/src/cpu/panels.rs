@@ -27,7 +27,7 @@ pub(super) struct Packing {
     pub operand: Operand,
     /// Groups of a row.
     pub groups: usize,
-    /// Whether rows of bytes have a sign, so that 128 is added to them where kernels take none.
+    /// Whether codes of documents have a sign, which kernels of bytes may take otherwise.
     pub is_signed: bool,
     /// Whether documents need Σ of each token.
     pub with_sums: bool,
@@ -64,7 +64,14 @@ impl Panel {
         row: &mut Vec<f32>,
     ) -> Result<bool> {
         let Packing { operand, groups, is_signed, with_sums } = packing;
-        let is_shifted = operand == Operand::Bytes && is_signed;
+        // What is added to codes of documents for the operand's sign: Σ (d + a) · q is more than
+        // Σ d · q by a · Σ q.
+        let shift = match operand {
+            Operand::Bytes if is_signed => 128,
+            Operand::SignedBytes if !is_signed => -128,
+            _ => 0,
+        };
+        let is_shifted = shift != 0;
         self.columns.clear();
         reserve(&mut self.columns, PANEL_LEN)?;
         self.columns.extend(tokens.take(PANEL_LEN));
@@ -76,9 +83,8 @@ impl Panel {
         for (s, column) in self.columns.iter().enumerate() {
             widen::<F>(&queries.data[column.row * dim..][..dim], row);
             if is_shifted {
-                // Σ (d + 128) · q is more than Σ d · q by 128 · Σ q.
                 let sum: i32 = row.iter().map(|&code| code as i32).sum();
-                self.added[s] = (-128 * sum) as u32;
+                self.added[s] = (-shift * sum) as u32;
             }
             if with_sums {
                 // In f64: of codes it is exact, of others rounded once.

@@ -132,7 +132,8 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
         let room = fill_lines(room, TILE_LEN * PANEL_LEN)?;
         let items = documents.map(|d| self.problem.documents().item_rows(d));
         for_each_tile(items, self.documents.mask, spans, |spans, next| {
-            let rows = tile_rows((operand, groups), self.arch, spans, self.documents, dim, buffer)?;
+            let rows =
+                tile_rows((self.kernel, groups), self.arch, spans, self.documents, dim, buffer)?;
             let n_rows = rows.len() / groups;
             self.row_scales.of_tile(spans.iter().map(|span| span.rows.clone()), factors)?;
             // Fetched while the first panel is multiplied.

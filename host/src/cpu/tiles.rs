@@ -10,7 +10,7 @@ use pulp::{Arch, Simd, WithSimd};
 use super::tokens::Matrix;
 use crate::error::Result;
 use crate::linalg::gemm::TILE_LEN;
-use crate::linalg::kernels::{Operand, dispatch};
+use crate::linalg::kernels::{Kernel, Operand, dispatch};
 use crate::runtime::alloc::{Line, fill_lines};
 use crate::tokens::element::ElementType;
 use crate::tokens::format::widen;
@@ -89,10 +89,10 @@ fn valid_runs(rows: Range<usize>, mask: Option<&[u8]>) -> impl Iterator<Item = R
     })
 }
 
-/// Returns the rows of a tile as so many groups of an operand, `[n, groups]`: in place where
-/// possible, else in `buffer`.
+/// Returns the rows of a tile as so many groups for a kernel, `[n, groups]`: in place where that is
+/// possible and no slower, else in `buffer`.
 pub(super) fn tile_rows<'a, F: Format>(
-    (operand, groups): (Operand, usize),
+    (kernel, groups): (&Kernel, usize),
     arch: Arch,
     spans: &[Span],
     documents: Matrix<'a, F>,
@@ -102,9 +102,11 @@ pub(super) fn tile_rows<'a, F: Format>(
     let n_rows = spans.iter().map(|span| span.rows.len()).sum::<usize>();
     let (start, end) = (spans[0].rows.start, spans[spans.len() - 1].rows.end);
     let is_contiguous = spans.windows(2).all(|s| s[0].rows.end == s[1].rows.start);
+    let operand = kernel.operand();
     let is_stored = match operand {
         Operand::F32 => F::FORMAT == TokenFormat::Element(ElementType::F32),
-        Operand::Bf16 | Operand::SignedBytes => true,
+        Operand::Bf16 => true,
+        Operand::SignedBytes => F::FORMAT == TokenFormat::Int8,
         Operand::Bytes => F::FORMAT != TokenFormat::Int8,
         Operand::Words => false,
     };
@@ -113,6 +115,7 @@ pub(super) fn tile_rows<'a, F: Format>(
         && is_contiguous
         // Rows of less than 32 bits an element may start between two groups of the machine's.
         && let Ok(rows) = bytemuck::try_cast_slice(&documents.data[start * dim..end * dim])
+        && !kernel.wants_copy(rows, groups)
     {
         return Ok(rows);
     }
@@ -158,12 +161,13 @@ impl<F: Format> WithSimd for Rows<'_, F> {
                 let elements: &[u16] = bytemuck::cast_slice(data);
                 rows(elements, dim, bytemuck::cast_slice_mut(to), |x| x);
             }
-            // Kernels of bytes take rows without a sign; see `Panel::pack`.
-            (Operand::Bytes, TokenFormat::Int8) => {
-                rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| x ^ 0x80);
+            (Operand::SignedBytes, TokenFormat::Int8)
+            | (Operand::Bytes, TokenFormat::Int8Affine) => {
+                rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| x);
             }
+            // Codes of the other sign; see `Panel::pack`.
             (Operand::Bytes | Operand::SignedBytes, _) => {
-                rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| x)
+                rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| x ^ 0x80);
             }
             (Operand::Words, TokenFormat::Int8) => {
                 rows(bytes, dim, bytemuck::cast_slice_mut(to), |x| i16::from(x as i8));

@@ -3,7 +3,7 @@
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::residual::{HostResiduals, ResidualTokens};
-use crate::runtime::alloc::{copy_of, shared_copy_of};
+use crate::runtime::alloc::{LinedUp, copy_of};
 use crate::tokens::Tokens;
 use crate::tokens::format::Format;
 use crate::tokens::layout::TokenLayout;
@@ -47,7 +47,7 @@ impl<F: Format> Matrix<'_, F> {
 
 /// A token matrix in host memory with what is beside its rows.
 pub(crate) struct HostTokens<F: Format> {
-    pub(crate) data: Vec<F::Stored>,
+    pub(crate) data: LinedUp<F::Stored>,
     pub(crate) scales: Option<Scales<'static>>,
     pub(crate) residuals: Option<HostResiduals>,
     pub(crate) mask: Option<Vec<u8>>,
@@ -82,7 +82,7 @@ impl<F: Format> HostTokens<F> {
 impl<F: Format> HostTokens<F> {
     /// A copy of tokens.
     pub(crate) fn copy_of(tokens: &Tokens<'_, F>) -> Result<HostTokens<F>> {
-        let data = shared_copy_of(tokens.data())?;
+        let data = LinedUp::copy_of(tokens.data())?;
         let scales = tokens.scales_of_codes().map(Scales::copied).transpose()?;
         let mask = tokens.mask().map(copy_of).transpose()?;
         let weights = tokens.weights().map(copy_of).transpose()?;
@@ -97,13 +97,13 @@ impl<F: Format> HostTokens<F> {
     ) -> Result<HostTokens<F>> {
         let mask = mask.map(copy_of).transpose()?;
         let weights = weights.map(copy_of).transpose()?;
-        Ok(HostTokens { data, scales: Some(scales), residuals: None, mask, weights })
+        Ok(HostTokens { data: data.into(), scales: Some(scales), residuals: None, mask, weights })
     }
 
     /// Residuals, decoded whenever they are scored.
     pub(crate) fn of_residuals(tokens: &ResidualTokens<'_>) -> Result<HostTokens<F>> {
         let residuals = Some(HostResiduals::new(tokens)?);
         let mask = tokens.mask().map(copy_of).transpose()?;
-        Ok(HostTokens { data: Vec::new(), scales: None, residuals, mask, weights: None })
+        Ok(HostTokens { data: Vec::new().into(), scales: None, residuals, mask, weights: None })
     }
 }

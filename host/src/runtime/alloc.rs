@@ -4,6 +4,8 @@
 //! nodes. So what many threads read is first written by many: by those that fill what [`zeroed`]
 //! gives, and by all threads in [`shared_copy_of`].
 
+use std::ops::{Deref, Range};
+
 use bytemuck::{Pod, Zeroable};
 use rayon::iter::IndexedParallelIterator;
 use rayon::slice::{ParallelSlice, ParallelSliceMut};
@@ -35,15 +37,53 @@ pub(crate) fn zeroed<T: Zeroable>(n: u64) -> Result<Vec<T>> {
 
 /// A copy of `values` that all threads make, where they are many.
 pub(crate) fn shared_copy_of<V: Pod + Send + Sync>(values: &[V]) -> Result<Vec<V>> {
-    let parallel = Parallel::new().unless(size_of_val(values) < 2 * CHUNK_BYTES);
-    if parallel.is_alone() {
-        return copy_of(values);
-    }
     let mut copy = zeroed(values.len() as u64)?;
-    let n = CHUNK_BYTES / size_of::<V>().max(1);
-    let chunks = copy.par_chunks_mut(n).zip(values.par_chunks(n));
-    parallel.for_each(chunks, |(to, from)| to.copy_from_slice(from));
+    share_copy(values, &mut copy);
     Ok(copy)
+}
+
+/// Copies `values` into new memory, which each thread touches first where it will lie.
+fn share_copy<V: Pod + Send + Sync>(values: &[V], to: &mut [V]) {
+    let parallel = Parallel::new().unless(size_of_val(values) < 2 * CHUNK_BYTES);
+    let n = CHUNK_BYTES / size_of::<V>().max(1);
+    let chunks = to.par_chunks_mut(n).zip(values.par_chunks(n));
+    parallel.for_each(chunks, |(to, from)| to.copy_from_slice(from));
+}
+
+/// Values of which the first begins a line of the caches, where they are a copy: what reads lines
+/// or tiles reads each in one piece then, if rows are as long as some lines.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LinedUp<V> {
+    /// A few more than there are, as allocators line up less.
+    all: Vec<V>,
+    values: Range<usize>,
+}
+
+impl<V: Pod + Send + Sync> LinedUp<V> {
+    /// A copy that all threads make, where there are many values.
+    pub(crate) fn copy_of(values: &[V]) -> Result<LinedUp<V>> {
+        let more = size_of::<Line>() / size_of::<V>().max(1);
+        let mut all: Vec<V> = zeroed(values.len() as u64 + more as u64)?;
+        let start = all.as_ptr().align_offset(size_of::<Line>()).min(more);
+        let range = start..start + values.len();
+        share_copy(values, &mut all[range.clone()]);
+        Ok(LinedUp { all, values: range })
+    }
+}
+
+impl<V> From<Vec<V>> for LinedUp<V> {
+    /// The values where they lie.
+    fn from(all: Vec<V>) -> LinedUp<V> {
+        LinedUp { values: 0..all.len(), all }
+    }
+}
+
+impl<V> Deref for LinedUp<V> {
+    type Target = [V];
+
+    fn deref(&self) -> &[V] {
+        &self.all[self.values.clone()]
+    }
 }
 
 /// A copy of `values`.
@@ -95,6 +135,12 @@ mod tests {
         for n in [0, 1, 1000, 2 * CHUNK_BYTES / 4, 3 * CHUNK_BYTES + 5] {
             let values: Vec<u32> = (0..n as u32).collect();
             assert_eq!(shared_copy_of(&values).unwrap(), values);
+            let lined_up = LinedUp::copy_of(&values).unwrap();
+            assert_eq!(*lined_up, values);
+            assert!(lined_up.as_ptr().addr().is_multiple_of(64));
+            let bytes: Vec<u8> = values.iter().map(|&x| x as u8).collect();
+            assert!(LinedUp::copy_of(&bytes).unwrap().as_ptr().addr().is_multiple_of(64));
+            assert_eq!(*LinedUp::from(bytes.clone()), bytes);
         }
     }
 

@@ -11,8 +11,13 @@
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
 mod floats;
+#[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 mod integers;
 mod multiply;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -27,6 +32,7 @@ use pulp::Simd;
 use pulp::{Arch, WithSimd};
 
 use crate::error::{Error, Result};
+use crate::runtime::fetch::CACHE_LINE;
 pub(crate) use table::InstructionSet;
 use table::TABLE;
 
@@ -132,6 +138,14 @@ impl Kernel {
         self.at_once
     }
 
+    /// Whether rows are faster to copy than to read where they lie: tiles take twice as long to
+    /// load from rows that are whole lines of the cache, and begin within one.
+    pub fn wants_copy(&self, rows: &[u32], groups: usize) -> bool {
+        let is_tiled = self.at_once != ONE_BY_ONE;
+        let lines = (groups * size_of::<u32>()).is_multiple_of(CACHE_LINE);
+        is_tiled && lines && !rows.as_ptr().addr().is_multiple_of(CACHE_LINE)
+    }
+
     /// While it is held, products by this kernel do not set up the CPU again. Without, each does.
     pub fn hold(&self) -> Hold {
         Hold {
@@ -200,16 +214,19 @@ impl Kernels {
 
     /// The fastest kernel for each operand of instruction sets up to `limit`.
     fn new(limit: InstructionSet) -> Kernels {
+        // Of two that are as fast, the one of the later operand.
         let best = |operands: &[Operand]| {
-            let rows = TABLE.iter().filter(|kernel| operands.contains(&kernel.operand));
+            let rank = |kernel: &Kernel| operands.iter().position(|&of| of == kernel.operand);
+            let rows = TABLE.iter().filter(|kernel| rank(kernel).is_some());
             rows.filter(|kernel| kernel.set <= limit && kernel.set.is_available())
-                .max_by_key(|kernel| kernel.rate)
+                .max_by_key(|kernel| (kernel.rate, rank(kernel)))
         };
         let portable = |operands| best(operands).expect("the table has portable rows");
         Kernels {
             f32: portable(&[Operand::F32]),
+            // Rows that have the operand's sign need not be copied.
             signed: portable(&[Operand::Words, Operand::Bytes, Operand::SignedBytes]),
-            unsigned: portable(&[Operand::Words, Operand::Bytes]),
+            unsigned: portable(&[Operand::Words, Operand::SignedBytes, Operand::Bytes]),
             bf16: best(&[Operand::Bf16]),
             arch: limit.arch(),
         }

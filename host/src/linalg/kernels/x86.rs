@@ -1,12 +1,13 @@
-//! Whole numbers and bf16 on x86-64: AVX2, AVX-512, and its dot products of bytes and of bf16.
+//! Whole numbers and bf16 on x86-64: AVX2, AVX-512, and dot products of bytes and of bf16.
 //!
 //! AVX2 and AVX-512BW multiply words through `pulp`, whose values prove that the CPU has them. Dot
-//! products it does not have: [`Dots`] and [`Bf16s`] stand for CPUs that do, and are made in
-//! functions that are compiled for these, which only the [`table`](super::table) names.
+//! products it does not have: [`Dots256`], [`Dots`] and [`Bf16s`] stand for CPUs that do, and are
+//! made in functions that are compiled for these, which only the [`table`](super::table) names.
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::{
-    __m256i, __m512, __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_dpbusd_epi32,
+    __m256i, __m512, __m512bh, __m512i, _mm256_dpbusd_avx_epi32, _mm512_dpbf16_ps,
+    _mm512_dpbusd_epi32,
 };
 
 use pulp::x86::{V3, V4};
@@ -48,6 +49,53 @@ pub(super) fn words_avx2<const V: usize, const R: usize>(tile: Tile<'_>) {
         #[inline(always)]
         || unsafe { multiply::<_, V, R>(Words256(simd), tile) },
     );
+}
+
+/// Registers of eight groups of bytes, on a CPU with AVX-VNNI.
+#[derive(Clone, Copy)]
+struct Dots256(Words256);
+
+impl Dots256 {
+    /// # Safety
+    /// The CPU has AVX-VNNI, too.
+    #[inline(always)]
+    unsafe fn new(simd: V3) -> Dots256 {
+        Dots256(Words256(simd))
+    }
+}
+
+// SAFETY: registers are any bits.
+unsafe impl Lanes for Dots256 {
+    type Register = __m256i;
+
+    #[inline(always)]
+    fn splat(self, group: u32) -> __m256i {
+        self.0.splat(group)
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, columns: __m256i, row: __m256i, sums: __m256i) -> __m256i {
+        // SAFETY: who made `self` promises the instruction.
+        unsafe { _mm256_dpbusd_avx_epi32(sums, row, columns) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256i, b: __m256i) -> __m256i {
+        self.0.add(a, b)
+    }
+}
+
+/// Four bytes at once on AVX-VNNI.
+pub(super) fn bytes_avx_vnni<const V: usize, const R: usize>(tile: Tile<'_>) {
+    #[target_feature(enable = "avx2,fma,avxvnni")]
+    fn run<const V: usize, const R: usize>(simd: V3, tile: Tile<'_>) {
+        // SAFETY: the function is compiled for these instructions, and only what
+        // `Kernel::multiply` has checked gets here.
+        unsafe { multiply::<_, V, R>(Dots256::new(simd), tile) }
+    }
+    assert!(super::InstructionSet::AvxVnni.is_available(), "{ABSENT}");
+    // SAFETY: the CPU has the instructions, which was just asked.
+    unsafe { run::<V, R>(V3::try_new().expect(ABSENT), tile) }
 }
 
 /// Registers of sixteen pairs.

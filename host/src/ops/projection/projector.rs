@@ -197,6 +197,6 @@ impl<T: Element> OnCpu<'_, T> {
         self.weights.project(&self.hidden.data[rows.start * n..rows.end * n], &mut data)?;
         let mask = self.hidden.mask.map(|mask| copy_of(&mask[rows.clone()])).transpose()?;
         let weights = self.hidden.weights.map(|weights| copy_of(&weights[rows])).transpose()?;
-        Ok(HostTokens { data, scales: None, residuals: None, mask, weights })
+        Ok(HostTokens { data: data.into(), scales: None, residuals: None, mask, weights })
     }
 }

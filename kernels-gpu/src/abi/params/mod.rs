@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(size_of::<Group>(), 16);
         assert_eq!(size_of::<Matrix>(), 40);
         assert_eq!(size_of::<ScoreTokens>(), 16);
-        assert_eq!(size_of::<CombineSplitsParams>(), 40 + 7 * 8 + 4 * 4);
+        assert_eq!(size_of::<CombineSplitsParams>(), 40 + 7 * 8 + 6 * 4);
         // Three maps, two matrices, 14 addresses, 22 words.
         assert_eq!(size_of::<ForwardParams>(), 3 * 128 + 2 * 40 + 14 * 8 + 22 * 4);
         assert_eq!(size_of::<NormalizedParams>(), size_of::<ForwardParams>() + 2 * 8 + 2 * 4);
