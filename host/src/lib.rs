@@ -43,12 +43,11 @@
 //! `.safetensors` and `.npy` files), `ndarray` (tokens from its arrays, scores as such) and `serde`
 //! (options, plans and rankings are written and read).
 //!
-//! Environment: MAXSIM_CPU (`portable`, `avx2`, `avxvnni`, `avx512`, `vnni`, `bf16`, `amx`, or on
-//! ARM `dotprod`, `i8mm`: the most that the CPU engine may use), MAXSIM_KERNELS (`cubin` or `ptx`:
-//! load kernels from files assembled for the device, or have the driver compile them, and fail where
-//! that cannot be; unset, the first where possible and else the second), MAXSIM_INSTRUCTIONS
-//! (`sm_80`: run what an older device would be given), MAXSIM_JIT_LOG (a file that loaded kernels and
-//! the driver's logs are appended to).
+//! Environment: MAXSIM_CPU (the most that the CPU engine may use: `portable`, `avx2`, `vnni`, ..;
+//! the error of another name lists them), MAXSIM_KERNELS (`cubin` or `ptx`: load kernels from files
+//! assembled for the device, or have the driver compile them, and fail where that cannot be; unset,
+//! the first where possible and else the second), MAXSIM_INSTRUCTIONS (`sm_80`: run what an older
+//! device would be given), MAXSIM_JIT_LOG (a file to append loaded kernels and drivers' logs to).
 
 #![deny(unsafe_code)]
 // Much of what plans and problems know is for kernels alone.
