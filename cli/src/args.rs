@@ -11,11 +11,13 @@ use maxsim::residual::BitOrder;
 use maxsim::{Device, Devices};
 
 use crate::judging::JudgingArgs;
-use crate::rank::explain;
+use crate::rank::explain as explained;
 use crate::selection::SelectionArgs;
 
+mod explain;
 mod files;
 
+pub use explain::{ExplainArgs, ExplainFormat};
 pub use files::{FileArgs, QuantizeFileArgs, RankFileArgs};
 
 /// Late-interaction (MaxSim) ranking of token embeddings, on CPU and NVIDIA GPUs.
@@ -45,6 +47,11 @@ pub enum Command {
     /// how far elements are off, and, with --queries, how well rankings agree with those of the
     /// original embeddings.
     Quantize(Box<QuantizeArgs>),
+    /// Show which token of a document each token of a query chose, and how well.
+    ///
+    /// As lines of text, as a page or a picture with the tokens' words or above the image of a
+    /// page, or as JSON. Computed on the CPU.
+    Explain(Box<ExplainArgs>),
     /// List devices and limits.
     Info(InfoArgs),
     /// Load kernels as a server would at startup, and report how long each takes.
@@ -373,7 +380,7 @@ impl DeviceChoice {
 
 /// Opens a CUDA device.
 fn cuda(ordinal: usize) -> Result<Device> {
-    Device::cuda(ordinal).map_err(|error| anyhow!(explain::device(&error)))
+    Device::cuda(ordinal).map_err(|error| anyhow!(explained::device(&error)))
 }
 
 impl FromStr for DeviceChoice {

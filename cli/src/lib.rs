@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod documents;
+pub mod explain;
 pub mod finite;
 pub mod info;
 pub mod input;
@@ -33,6 +34,7 @@ pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Rank(args) => rank::rank(args),
         Command::Quantize(args) => quantize::quantize(args),
+        Command::Explain(args) => explain::explain(args),
         Command::Info(args) => info::info(args),
         Command::WarmUp(args) => warm_up::warm_up(args),
     }

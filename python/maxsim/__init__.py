@@ -17,6 +17,7 @@ from ._ranking import ProvenRanking, Ranking, search, topk
 from ._sides import Result
 from ._threads import get_num_threads, set_num_threads
 from .corpus import Corpus
+from .explain import Explanation, explain
 from .plaid import PlaidIndex
 from .quantize import Quantized, dequantize, quantize
 from .scoring import candidates, maxsim, packed, pairs, scattered
@@ -38,6 +39,7 @@ __version__ = _version()
 
 __all__ = [
     "Corpus",
+    "Explanation",
     "MaxSimScorer",
     "PlaidIndex",
     "ProvenRanking",
@@ -48,6 +50,7 @@ __all__ = [
     "candidates",
     "chamfer",
     "dequantize",
+    "explain",
     "from_hidden",
     "get_num_threads",
     "losses",
@@ -72,7 +75,7 @@ _COMPOSED = ("angular", "chamfer", "from_hidden", "project", "xtr", "xtr_search"
 if "torch" in sys.modules:
     # Compilers find the operators registered, whatever they trace first.
     from ._backends import compiled as _compiled
-    from ._tensors import find_torch as _find_torch
+    from ._lazy import find_torch as _find_torch
 
     _find_torch()
 

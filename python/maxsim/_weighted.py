@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._sides import CROSS, OWN, PADDED, PAIRS, Options, Pairing, Result, Side, check
-from ._tensors import is_tensor
+from ._lazy import is_tensor
 
 
 def _module(x: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._sides import CROSS, Options, Pairing, Side, check, check_call
-from ._tensors import is_tensor
+from ._lazy import is_tensor
 from .quantize import Quantized, quantize
 from .scoring import agree, library, side
 

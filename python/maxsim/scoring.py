@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _tensors
+from . import _lazy
 from ._sides import CANDIDATES, CROSS, OWN, PAIRS, Options, Pairing, Result, Side, check, check_call
-from ._tensors import is_tensor
+from ._lazy import is_tensor
 
 
 def library(*arrays: Any) -> Any:
@@ -112,7 +112,7 @@ def _quickly(Q: Any, D: Any, ndim: int, *options: Any) -> Any:
     axes."""
     if not is_tensor(Q) or getattr(D, "ndim", 0) != ndim:
         return None
-    return _tensors.quick.score(Q, D, *options)
+    return _lazy.quick.score(Q, D, *options)
 
 
 def maxsim(

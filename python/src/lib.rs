@@ -4,6 +4,7 @@
 mod cpu;
 mod cuda;
 mod errors;
+mod explain;
 mod operations;
 mod plaid;
 mod pool;
@@ -28,6 +29,8 @@ mod _maxsim {
     use super::cuda::{cuda_backward, cuda_open, cuda_quantize, cuda_score};
     #[pymodule_export]
     use super::errors::DeviceMemoryError;
+    #[pymodule_export]
+    use super::explain::Explanation;
     #[pymodule_export]
     use super::operations::chamfer::{Chamfer, CudaChamfer};
     #[pymodule_export]

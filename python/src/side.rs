@@ -79,6 +79,11 @@ impl Memory {
         unsafe { room(argument, self.0, len) }
     }
 
+    /// How many entries there are.
+    pub fn len(self) -> usize {
+        self.1
+    }
+
     /// Checks that there are `len` entries.
     pub fn check(self, argument: &'static str, len: usize) -> Result<()> {
         match self.1 == len {

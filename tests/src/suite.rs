@@ -62,7 +62,7 @@ impl Suite {
 
     /// Runs the cases of a suite that are about how devices share large calls. Where there is no
     /// device they have little to show, and take minutes: they are left out then, unless
-    /// MAXSIM_CASES asks for 2000 random cases a suite.
+    /// MAXSIM_CASES asks for 1000 random cases a suite.
     ///
     /// # Panics
     /// As [`Suite::run`].
@@ -79,7 +79,7 @@ impl Suite {
     }
 
     /// As [`Suite::run`], of a suite that is about kernels: every fifth case where there is no
-    /// device, as the CPU meets the like of them in other suites, unless MAXSIM_CASES asks for 2000
+    /// device, as the CPU meets the like of them in other suites, unless MAXSIM_CASES asks for 1000
     /// random cases a suite.
     ///
     /// # Panics
@@ -106,7 +106,7 @@ impl Suite {
     }
 
     /// As [`Suite::run_random`], of a suite that is about kernels: a quarter of the cases where
-    /// there is no device, unless MAXSIM_CASES asks for 2000.
+    /// there is no device, as the CPU meets the like of them in other suites.
     ///
     /// # Panics
     /// As [`Suite::run_random`].
@@ -115,7 +115,7 @@ impl Suite {
         strategy: impl Fn() -> S + Sync,
         check: impl Fn(&Suite, &S::Value) -> Result<(), String> + Sync,
     ) {
-        let n_cases = if is_full() { n_cases() } else { n_cases().div_ceil(4) };
+        let n_cases = n_cases().div_ceil(if cuda_devices().is_empty() { 4 } else { 1 });
         Suite::run_some_random(name, n_cases, strategy, check);
     }
 
@@ -244,7 +244,7 @@ const N_CASES: usize = 200;
 const SMALL_CASES: usize = 8;
 
 /// Random cases per suite of the checks of every change.
-const FULL_CASES: usize = 2000;
+const FULL_CASES: usize = 1000;
 
 /// Random cases per suite: MAXSIM_CASES, or 200, or 8 of a small run.
 pub fn n_cases() -> usize {
@@ -268,7 +268,7 @@ pub fn is_small() -> bool {
 }
 
 /// Whether every case of every suite runs: where there is a device, which most of them are for, or
-/// MAXSIM_CASES asks for 2000 random cases.
+/// MAXSIM_CASES asks for 1000 random cases.
 pub fn is_full() -> bool {
     !cuda_devices().is_empty() || n_cases() >= FULL_CASES
 }

@@ -1,7 +1,7 @@
 //! `maxsim rank`: files in, a ranking out.
 
 pub(crate) mod explain;
-mod pairs;
+pub(crate) mod pairs;
 pub mod queries;
 pub mod screen;
 pub mod search;
@@ -11,6 +11,7 @@ pub mod stream;
 pub mod winners;
 
 use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
@@ -47,7 +48,7 @@ pub fn rank(args: &RankArgs) -> Result<()> {
     let document_file = DocumentFile::open_with(&args.documents, &args.files.documents())?;
     let documents = document_file.documents()?;
     let mut notes = Vec::new();
-    let queries = checked(queries, &documents, args, &mut notes)?;
+    let queries = checked(queries, &documents, &args.sides(), &mut notes)?;
     let screen = match &args.screen {
         Some(path) => Some(screen::open(path, args.files.files.reading(), &documents)?),
         None => None,
@@ -238,19 +239,38 @@ fn publish(
     Ok(())
 }
 
+/// The files that a call is made of, and what may be done to make them agree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CheckedSides<'a> {
+    /// Names for messages.
+    pub queries: &'a Path,
+    pub documents: &'a Path,
+    /// Whether queries are converted to the documents' type.
+    pub convert: bool,
+    /// Whether infinite elements are taken.
+    pub allow_infinite: bool,
+}
+
+impl RankArgs {
+    fn sides(&self) -> CheckedSides<'_> {
+        let RankArgs { queries, documents, convert, allow_infinite, .. } = self;
+        CheckedSides { queries, documents, convert: *convert, allow_infinite: *allow_infinite }
+    }
+}
+
 /// Checks that queries are finite and can be scored with the documents, and converts them to their
 /// element type where that was asked for. Notes about it are added to `notes`.
-fn checked(
+pub(crate) fn checked(
     mut queries: TokenFile,
     documents: &Documents<'_>,
-    args: &RankArgs,
+    args: &CheckedSides<'_>,
     notes: &mut Vec<String>,
 ) -> Result<TokenFile> {
     Checked::new(&queries, "query", args.allow_infinite).check()?;
     let element = match documents {
         Documents::Tokens(file) => file.contents().format.element(),
         Documents::Residual(tokens, _) => {
-            finite::check_residual(tokens, &args.documents, args.allow_infinite)?;
+            finite::check_residual(tokens, args.documents, args.allow_infinite)?;
             None
         }
     };
@@ -270,7 +290,11 @@ pub(crate) fn say(line: &str) {
     }
 }
 
-fn check_agreement(args: &RankArgs, queries: &TokenFile, documents: &Documents<'_>) -> Result<()> {
+fn check_agreement(
+    args: &CheckedSides<'_>,
+    queries: &TokenFile,
+    documents: &Documents<'_>,
+) -> Result<()> {
     let q = queries.contents();
     let names = || format!("{} and {}", args.queries.display(), args.documents.display());
     let is_possible = match documents {

@@ -18,7 +18,7 @@ use crate::selection::Selected;
 ///
 /// # Errors
 /// Where a score is NaN, or infinite unless that is allowed; those of `take`.
-pub(super) fn score(
+pub(crate) fn score(
     request: &Request<'_>,
     pairs: &[[u32; 2]],
     mut take: impl FnMut(&[[u32; 2]], &Scores) -> Result<()> + Send,

@@ -4,6 +4,7 @@ mod candidates;
 mod commands;
 mod devices;
 mod edges;
+mod explain;
 #[path = "../files/mod.rs"]
 mod files;
 mod ids;

@@ -40,7 +40,8 @@ unsafe impl Lanes for Dots {
 
     #[inline(always)]
     fn splat(self, group: u32) -> int32x4_t {
-        vdupq_n_s32(group as i32)
+        // SAFETY: every CPU of the architecture has it.
+        unsafe { vdupq_n_s32(group as i32) }
     }
 
     #[inline(always)]
@@ -52,7 +53,8 @@ unsafe impl Lanes for Dots {
 
     #[inline(always)]
     fn add(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
-        vaddq_s32(a, b)
+        // SAFETY: every CPU of the architecture has it.
+        unsafe { vaddq_s32(a, b) }
     }
 }
 
@@ -156,7 +158,9 @@ unsafe fn block<S: Squares, const P: usize>(
 ) {
     let Tile { width, groups, ref block, plus, .. } = *tile;
     let n_rows = tile.rows.len() / groups;
-    let mut sums = [[vdupq_n_s32(0); COLUMNS / 2]; P];
+    // SAFETY: every CPU of the architecture has it.
+    let zero = unsafe { vdupq_n_s32(0) };
+    let mut sums = [[zero; COLUMNS / 2]; P];
     let row = |i: usize| (first + i).min(n_rows - 1);
     let rows: [[&[u32]; 2]; P] = std::array::from_fn(|p| {
         [2 * p, 2 * p + 1].map(|i| &tile.rows[row(i) * groups..][..groups])
@@ -168,7 +172,7 @@ unsafe fn block<S: Squares, const P: usize>(
         unsafe {
             let line = tile.panel.as_ptr().add(k * width + column).cast::<i32>();
             let next = line.wrapping_add(width);
-            let [mut low, mut high] = [vdupq_n_s32(0); 2];
+            let [mut low, mut high] = [zero; 2];
             if is_pair {
                 (low, high) = (vld1q_s32(next), vld1q_s32(next.add(4)));
             }
@@ -186,12 +190,15 @@ unsafe fn block<S: Squares, const P: usize>(
         k += 2;
     }
     for (i, sums) in (0..2 * P).map(|i| (i, &sums[i / 2])).take(n_rows - first) {
-        let half = if i % 2 == 0 { vget_low_s32 } else { vget_high_s32 };
         for (v, sums) in sums.chunks_exact(2).enumerate() {
-            let mut sum = vcombine_s32(half(sums[0]), half(sums[1]));
             let column = column + 4 * v;
-            // SAFETY: products have these rows, and they and numbers for columns these columns.
+            // SAFETY: products have these rows, and they and numbers for columns these columns;
+            // every CPU of the architecture has the rest.
             unsafe {
+                let mut sum = match i % 2 {
+                    0 => vcombine_s32(vget_low_s32(sums[0]), vget_low_s32(sums[1])),
+                    _ => vcombine_s32(vget_high_s32(sums[0]), vget_high_s32(sums[1])),
+                };
                 let at = tile.products.as_mut_ptr().add((first + i) * width + column).cast();
                 match plus {
                     Plus::Nothing => {}

@@ -35,7 +35,7 @@ def _device_path(q: Tensor, d: Tensor) -> Optional[str]:
     return "mps" if q.device.type == "mps" else None
 
 
-def _tensors(*values: Any) -> List[Tensor]:
+def _lazy(*values: Any) -> List[Tensor]:
     convert = importlib.import_module("pylate.utils.tensor").convert_to_tensor
     return [convert(value) for value in values]
 
@@ -52,7 +52,7 @@ def _call(
     queries_mask: Optional[Tensor],
     documents_mask: Optional[Tensor],
 ) -> Tensor:
-    q, d = _tensors(queries, documents)
+    q, d = _lazy(queries, documents)
     path = _device_path(q, d)
     if path is None or (name == "colbert_scores_pairwise" and path != "cuda"):
         result: Tensor = _ORIGINAL[name](
