@@ -22,10 +22,11 @@ impl Explanation {
     fn new(
         py: Python<'_>,
         n_threads: usize,
-        (query, document, dim, normalize): (Memory, Memory, usize, bool),
+        sides: (Memory, Memory, usize, bool),
         words: (Option<Vec<String>>, Option<Vec<String>>),
         picture: Option<PictureOf>,
     ) -> PyResult<Explanation> {
+        let (query, document, dim, normalize) = sides;
         let found = pool::run(py, n_threads, || {
             // SAFETY: the Python caller gives the addresses of arrays that it keeps meanwhile.
             let [query, document] = unsafe {
