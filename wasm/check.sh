@@ -48,6 +48,32 @@ rank --queries "$MAXSIM_SAMPLE/queries.safetensors" \
 rank --queries "$MAXSIM_MADE/queries.int8.safetensors" \
     --documents "$MAXSIM_MADE/documents.int8.safetensors" --output "$MAXSIM_MADE/int8.json"
 
+# Matches of a query and a document, as pages.
+words() {
+    python3 -c 'import json, sys
+print(json.dumps({"id": 7, "tokens": [sys.argv[1] % i for i in range(int(sys.argv[2]))]}))' "$@"
+}
+words '<q%d>' 10 > "$MAXSIM_MADE/query.jsonl"
+words 'd&%d' 102 > "$MAXSIM_MADE/document.jsonl"
+python3 -c 'import struct, zlib
+def chunk(kind, data):
+    rest = kind + data
+    return struct.pack(">I", len(data)) + rest + struct.pack(">I", zlib.crc32(rest))
+rows = zlib.compress((b"\0" + b"\x80" * 300) * 400)
+head = struct.pack(">IIBBBBB", 300, 400, 8, 0, 0, 0, 0)
+picture = chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+open("page.png", "wb").write(b"\x89PNG\r\n\x1a\n" + picture)'
+mv page.png "$MAXSIM_MADE"
+explain() {
+    maxsim explain --queries "$MAXSIM_SAMPLE/queries.safetensors" --query 7 --document 7 \
+        --documents "$MAXSIM_SAMPLE/documents.safetensors" \
+        --query-texts "$MAXSIM_MADE/query.jsonl" --texts "$MAXSIM_MADE/document.jsonl" "$@"
+}
+explain --format json --output "$MAXSIM_MADE/explain.json"
+explain --format html --output "$MAXSIM_MADE/explain.html"
+explain --format html --output "$MAXSIM_MADE/explain-image.html" \
+    --image "$MAXSIM_MADE/page.png" --grid 10x10 --first-patch 2
+
 step "a project that depends on it"
 project=$target/wasm/project
 mkdir -p "$project"
