@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lints and tests of the crate with all its features: one set of them, so that nothing of the query
-# engine is compiled twice.
+# engine is compiled twice. With --no-run, all but the tests' run.
 set -euo pipefail
 cd "$(dirname "$0")"
 root=$(realpath ..)
@@ -17,4 +17,4 @@ fi
 cargo fmt --check
 cargo clippy --locked --all-features --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --locked --quiet --all-features --no-deps --lib
-cargo test --locked --all-features
+cargo test --locked --all-features "$@"

@@ -2,13 +2,13 @@
 //!
 //! The reference shares the first weights, the batches and the numbers of the settings with the
 //! example, and no arithmetic. Environment: MAXSIM_TRAINING_STEPS, the length of the run; by
-//! default the example's own, 500, or 100 where there is no device and MAXSIM_CASES does not ask
-//! for all.
+//! default the example's own, 500, or 100 where there is no device.
 
 use std::path::Path;
 
+use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gradients::all_devices;
-use maxsim_tests::suite::{Suite, is_full};
+use maxsim_tests::suite::Suite;
 
 use sample::{Embeddings, Task};
 use training::{Adam, Projection, Settings, batches, held_out_ndcg, train};
@@ -25,8 +25,8 @@ const TOLERANCES: [f64; 2] = [2e-3, 2e-4];
 fn the_loss_curve_is_that_of_f64() {
     let n_steps = match std::env::var("MAXSIM_TRAINING_STEPS") {
         Ok(n) => n.parse().expect("MAXSIM_TRAINING_STEPS is a number"),
-        Err(_) if is_full() => 500,
-        Err(_) => 100,
+        Err(_) if cuda_devices().is_empty() => 100,
+        Err(_) => 500,
     };
     let (task, settings) = (task(), Settings::default());
     let expected = Reference::new(&task, &settings).losses(n_steps);

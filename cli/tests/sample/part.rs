@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const N_DOCUMENTS: usize = 250;
 
 /// MAXSIM_CASES of the checks of every change, as the suites of `maxsim-tests` have it.
-const FULL_CASES: usize = 1000;
+const FULL_CASES: usize = 500;
 
 /// The folder of a set, removed with it where it was made for a test.
 pub struct Set {
@@ -38,7 +38,7 @@ impl Deref for Set {
 }
 
 /// The first documents of the real set with all of its queries; the whole set where there is a CUDA
-/// device or MAXSIM_CASES asks for 1000 cases. `None`, with a line that cannot be overlooked, where
+/// device or MAXSIM_CASES asks for 500 cases. `None`, with a line that cannot be overlooked, where
 /// the set is not.
 pub fn real_set(skipped: &str) -> Option<Set> {
     let set = reference_set(skipped)?;
