@@ -138,6 +138,9 @@ impl Explanation {
     /// Refuses scores that say nothing.
     fn check(&self) -> Result<()> {
         ensure!(!self.score.is_nan(), "the score is NaN: a token has a NaN in it");
+        // JSON has no such numbers, and colours none for them.
+        let is_finite = self.score.is_finite() && self.similarities.iter().all(|x| x.is_finite());
+        ensure!(is_finite, "a similarity is infinite or NaN: an element is, or the sum overflows");
         Ok(())
     }
 

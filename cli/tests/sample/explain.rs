@@ -1,15 +1,12 @@
 //! `maxsim explain`: which tokens match, as text, JSON, a page and a picture.
 
-use crate::files::{f32_bytes, i64_bytes, npy, packed};
 use crate::tool::{Folder, Run, command, json, rank, run, sample};
+use crate::winners::{self, masked};
 use serde_json::json;
 
-/// A query of two tokens and one of one; documents of two tokens, of none and of three; dim 2.
+/// Small tokens, with words, and a picture.
 fn small() -> Folder {
-    let folder = Folder::empty();
-    folder.write("q.safetensors", packed(&[1.0, 0.0, 0.0, 1.0, -1.0, 0.0], 2, &[0, 2, 3]));
-    let documents = [1.0, 3.0, 2.0, 2.0, 4.0, 0.0, 0.0, 1.0, 4.0, 1.0];
-    folder.write("d.safetensors", packed(&documents, 2, &[0, 2, 2, 5]));
+    let folder = winners::small();
     folder.write("q.jsonl", "{\"id\": 0, \"tokens\": [\"<a>\", \"b & c\"]}\n");
     let words = r#"{"id": 2, "tokens": ["first", "second", "third"]}"#;
     folder.write("d.jsonl", format!("{{\"id\": 0}}\n{words}\n"));
@@ -63,12 +60,7 @@ fn matches_are_said() {
 /// Tokens have their places in the file, whatever a mask excludes, and so have their words.
 #[test]
 fn masked_tokens_count() {
-    let folder = Folder::empty();
-    let queries = [9.0f32, 9.0, 1.0, 0.0, 9.0, 9.0, 0.0, 1.0];
-    let documents = [9.0f32, 9.0, 0.0, 1.0, 9.0, 9.0, 1.0, 0.0];
-    folder.write("q.npy", npy(1, "<f4", &[1, 4, 2], &f32_bytes(&queries)));
-    folder.write("d.npy", npy(1, "<f4", &[1, 4, 2], &f32_bytes(&documents)));
-    folder.write("mask.npy", npy(1, "<i8", &[1, 4], &i64_bytes(&[0, 1, 0, 1])));
+    let folder = masked();
     folder.write("d.jsonl", r#"{"id": 0, "tokens": ["w0", "w1", "w2", "w3"]}"#);
     let mut command = command();
     command.current_dir(folder.0.path()).args(["explain", "--format", "json"]);

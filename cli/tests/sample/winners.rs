@@ -10,11 +10,22 @@ use maxsim_cli::input::{Reading, TokenFile};
 use serde_json::{Value, json};
 
 /// Queries of two tokens and of one, and documents of two tokens, of none and of three, of dim 2.
-fn small() -> Folder {
+pub fn small() -> Folder {
     let folder = Folder::empty();
     folder.write("q.safetensors", packed(&[1.0, 0.0, 0.0, 1.0, -1.0, 0.0], 2, &[0, 2, 3]));
     let documents = [1.0, 3.0, 2.0, 2.0, 4.0, 0.0, 0.0, 1.0, 4.0, 1.0];
     folder.write("d.safetensors", packed(&documents, 2, &[0, 2, 2, 5]));
+    folder
+}
+
+/// A query and a document of four tokens, of which `mask.npy` excludes the first and the third.
+pub fn masked() -> Folder {
+    let folder = Folder::empty();
+    let queries = [9.0f32, 9.0, 1.0, 0.0, 9.0, 9.0, 0.0, 1.0];
+    let documents = [9.0f32, 9.0, 0.0, 1.0, 9.0, 9.0, 1.0, 0.0];
+    folder.write("q.npy", npy(1, "<f4", &[1, 4, 2], &f32_bytes(&queries)));
+    folder.write("d.npy", npy(1, "<f4", &[1, 4, 2], &f32_bytes(&documents)));
+    folder.write("mask.npy", npy(1, "<i8", &[1, 4], &i64_bytes(&[0, 1, 0, 1])));
     folder
 }
 
@@ -47,13 +58,8 @@ fn winners_are_the_tokens_that_match() {
 /// Tokens have their places in the file, whatever a mask excludes.
 #[test]
 fn masked_tokens_count() {
-    let folder = Folder::empty();
-    let queries = [9.0f32, 9.0, 1.0, 0.0, 9.0, 9.0, 0.0, 1.0];
-    let documents = [9.0f32, 9.0, 0.0, 1.0, 9.0, 9.0, 1.0, 0.0];
-    folder.write("q.npy", npy(1, "<f4", &[1, 4, 2], &f32_bytes(&queries)));
-    folder.write("d.npy", npy(1, "<f4", &[1, 4, 2], &f32_bytes(&documents)));
-    let mask = folder.write("mask.npy", npy(1, "<i8", &[1, 4], &i64_bytes(&[0, 1, 0, 1])));
-    let mask = mask.to_str().unwrap();
+    let folder = masked();
+    let mask = &folder.text("mask.npy");
     let masks = ["--queries-mask-file", mask, "--documents-mask-file", mask];
     let options = [&masks[..], &["--winners", "--format", "json"]].concat();
     let output = json(&rank(&folder.path("q.npy"), &folder.path("d.npy"), &options).ok());

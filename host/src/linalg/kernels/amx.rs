@@ -1,11 +1,11 @@
 //! Tiles of Intel AMX: 16 rows against 16 columns in one instruction, of bytes or of bf16.
 //!
-//! The only module of the host with `asm!`, since stable Rust has no intrinsics for tiles. A tile
-//! register is 16 lines of 64 bytes, or as many and as long as the thread's *shapes* say, which
-//! are loaded once and kept while someone [holds](Hold) them. Groups of 32 bits lie in panels and
-//! rows as tiles take them: lines of a panel are lines of the second operand, and rows are the
-//! first one's. Tile registers carry numbers within one block of assembly only: between two of
-//! them nothing is left but the shapes, which no code of a compiler touches.
+//! In `asm!`, as stable Rust has no intrinsics for tiles. A tile register is 16 lines of 64 bytes,
+//! or as many and as long as the thread's *shapes* say, which are loaded once and kept while
+//! someone [holds](Hold) them. Groups of 32 bits lie in panels and rows as tiles take them: lines
+//! of a panel are lines of the second operand, and rows are the first one's. Tile registers carry
+//! numbers within one block of assembly only: between two of them nothing is left but the shapes,
+//! which no code of a compiler touches.
 //!
 //! Products of bytes are added up in i32. Those of bf16 are exact, and added up in f32: for each
 //! tile of at most 16 groups in two chains, of the even and of the odd elements, whose sum is added

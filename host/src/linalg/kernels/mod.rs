@@ -2,9 +2,9 @@
 //!
 //! Each side is a matrix of *groups* of 32 bits: one f32, two bf16, two whole numbers of 16 bits,
 //! or four of 8. Kernels are one loop ([`multiply`]) over registers of 32-bit lanes, but for those
-//! of CPUs with registers that are tiles themselves (`amx`). A kernel is a row of the [`table`]: an
-//! instruction set, what a group holds, the tile that it keeps in registers, and how many
-//! multiply-adds a core does in a cycle. Which rows a CPU can run
+//! of instructions that multiply matrices themselves (`amx`, `neon`). A kernel is a row of the
+//! [`table`]: an instruction set, what a group holds, the tile that it keeps in registers, and how
+//! many multiply-adds a core does in a cycle. Which rows a CPU can run
 //! ([`InstructionSet::is_available`]) is apart from which it prefers ([`Kernels::new`]), and both
 //! are decided once.
 

@@ -15,8 +15,8 @@ use super::multiply::{Lanes, multiply};
 use super::table::ABSENT;
 use super::{InstructionSet, Plus, Tile};
 
-/// An instruction that adds products of bytes to a register: its extension and name, of registers
-/// that an argument names with the suffixes of their lanes.
+/// One instruction that adds products of bytes of `rows` and `columns` to `sums`, of a CPU's
+/// extension.
 macro_rules! instruction {
     ($extension:literal, $name:literal, $sums:ident, $rows:ident, $columns:ident) => {
         asm!(
