@@ -7,7 +7,7 @@
 //!
 //! A query is the beginning of a document, and what is to be found is the rest of it. One document
 //! in four is held out: nDCG@10 of their beginnings against all documents is printed before and
-//! after. `loss.csv` and `loss.png` in the folder `--out` show the loss of every step.
+//! after. `loss.csv` and `loss.svg` in the folder `--out` show the loss of every step.
 //!
 //! MaxSim and its gradients come from the library, in f32 as exact as f32 is; the projection, its
 //! gradient and Adam are a few lines of plain Rust in `train_projection/training.rs`.
@@ -42,7 +42,7 @@ struct Args {
     /// Batches to learn from
     #[arg(long, default_value_t = 500)]
     steps: usize,
-    /// Folder for loss.csv and loss.png
+    /// Folder for loss.csv and loss.svg
     #[arg(long, default_value = "target/train_projection")]
     out: PathBuf,
 }
@@ -84,9 +84,9 @@ fn main() -> Result<()> {
 
     let after = held_out_ndcg(&device, &task, &projection)?;
     std::fs::create_dir_all(&args.out)?;
-    let files = ["loss.csv", "loss.png"].map(|name| args.out.join(name));
+    let files = ["loss.csv", "loss.svg"].map(|name| args.out.join(name));
     curve::write_csv(&files[0], &losses)?;
-    curve::write_png(&files[1], &losses)?;
+    curve::write_svg(&files[1], &losses)?;
     let (first, last) = (losses[0], losses[losses.len() - 1]);
     println!("{} steps in {:.1} s: loss {first:.4} to {last:.4}", args.steps, time.as_secs_f64());
     println!("held-out nDCG@10: {before:.4} before, {after:.4} after");

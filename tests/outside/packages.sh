@@ -31,6 +31,8 @@ done
 cd "$folder/maxsim-cli"
 cp "$root/rust-toolchain.toml" .
 export CARGO_TARGET_DIR="$root/target/outside"
+# Nothing here is debugged.
+export CARGO_PROFILE_DEV_DEBUG=false
 # A published crate has no [patch.crates-io] that keeps a build script from looking for CUDA.
 export DOCS_RS=1
 cargo build --quiet --config "patch.crates-io.maxsim.path='$folder/maxsim'" \

@@ -23,7 +23,6 @@ pub mod gpu;
 pub mod gradients;
 pub mod losses;
 pub mod misuse;
-pub mod oracle;
 pub mod projection;
 pub mod quantized;
 pub mod residual;
@@ -33,3 +32,5 @@ pub mod suite;
 pub mod top_k;
 pub mod values;
 pub mod xtr;
+
+pub use maxsim_oracle as oracle;

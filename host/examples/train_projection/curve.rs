@@ -1,4 +1,4 @@
-//! The loss of every step, as CSV and as PNG.
+//! The loss of every step, as CSV and as SVG.
 
 use std::fs;
 use std::path::Path;
@@ -20,12 +20,12 @@ pub fn write_csv(path: &Path, losses: &[f32]) -> Result<()> {
 }
 
 /// Plots the losses and their running mean.
-pub fn write_png(path: &Path, losses: &[f32]) -> Result<()> {
+pub fn write_svg(path: &Path, losses: &[f32]) -> Result<()> {
     // Once a process: a second font of the name would replace the first.
     plotters::style::register_font("sans-serif", FontStyle::Normal, UBUNTU_LIGHT)
         .map_err(|_| anyhow!("the plot's font cannot be read"))?;
     let largest = losses.iter().copied().fold(f32::MIN_POSITIVE, f32::max);
-    let area = BitMapBackend::new(path, SIZE).into_drawing_area();
+    let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
         .caption("In-batch contrastive loss", ("sans-serif", 22))

@@ -3,6 +3,8 @@
 //!
 //! Nothing here is shared with the library: segments, masks and pairs are the test's own.
 
+pub mod gradients;
+
 use std::ops::Range;
 
 /// The stored values of one side, widened to `f32` (exact for every element type).
