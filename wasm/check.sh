@@ -34,7 +34,7 @@ step "what the tool makes of the sample"
 export MAXSIM_SAMPLE=$root/cli/examples/debian-packages MAXSIM_MADE=$target/wasm/made
 rm -rf "$MAXSIM_MADE"
 mkdir -p "$MAXSIM_MADE"
-maxsim() { (cd "$root" && cargo run --locked --quiet -p maxsim-cli -- "$@"); }
+maxsim() { (cd "$root" && cargo run --locked --quiet --bin maxsim -- "$@"); }
 rank() {
     maxsim rank --device cpu --top-k 10 --format json --winners \
         --texts "$MAXSIM_SAMPLE/documents.jsonl" "$@"
@@ -73,6 +73,19 @@ explain --format json --output "$MAXSIM_MADE/explain.json"
 explain --format html --output "$MAXSIM_MADE/explain.html"
 explain --format html --output "$MAXSIM_MADE/explain-image.html" \
     --image "$MAXSIM_MADE/page.png" --grid 10x10 --first-patch 2
+
+step "the page about the method"
+(cd "$root" && cargo xtask page --check)
+# What it is to show, without a browser: shapes on each card's own rates.
+export MAXSIM_METHOD=$root/docs/guide/method.html
+python3 tests/method.py "$MAXSIM_METHOD" > "$MAXSIM_MADE/shapes.json"
+python3 -c 'import json, sys
+for shape in json.load(open(sys.argv[1])):
+    del shape["card"]
+    print(json.dumps(shape))' "$MAXSIM_MADE/shapes.json" > "$MAXSIM_MADE/shapes.txt"
+mapfile -t shapes < "$MAXSIM_MADE/shapes.txt"
+cargo run --locked --quiet -p maxsim-method --bin method -- "${shapes[@]}" \
+    > "$MAXSIM_MADE/method.json"
 
 step "a project that depends on it"
 project=$target/wasm/project

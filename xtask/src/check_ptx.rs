@@ -99,7 +99,7 @@ fn assemble_all(root: &Path, entries: &[Entry], ptxas: &Ptxas) -> Result<Vec<Str
     let done = work
         .par_iter()
         .map(|&(entry, target)| {
-            let assembled = ptxas.assemble(&file_of(root, entry), target, Path::new("/dev/null"));
+            let assembled = ptxas.judge(&file_of(root, entry), target);
             (entry, target, assembled)
         })
         .collect::<Vec<_>>();

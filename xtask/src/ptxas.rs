@@ -1,9 +1,15 @@
-//! The assembler: finds it, runs it, and reads what it says about resources.
+//! The assembler: finds it, runs it, and reads what it says about resources. What it said of a text
+//! is kept below `target`, so that `check-ptx` need not assemble what `build-ptx` did.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::package::below_target;
 
 /// The package on PyPI whose assembler makes the committed cubins, pinned. CI reads it too.
 const PACKAGE: &str = include_str!("../ptxas.txt");
@@ -15,6 +21,8 @@ const PROGRAM: &str = "nvidia/cu13/bin/ptxas";
 #[derive(Debug)]
 pub struct Ptxas {
     program: PathBuf,
+    /// Folder of what it said, by a digest of text, target and version.
+    said: PathBuf,
     /// Version line of the assembler.
     pub version: String,
 }
@@ -35,7 +43,7 @@ fn folder() -> String {
 }
 
 /// Resources that an assembled entry uses.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Resources {
     /// Registers per thread.
     pub registers: usize,
@@ -72,7 +80,8 @@ impl Ptxas {
                 let text = String::from_utf8_lossy(&output.stdout);
                 let version = text.lines().find(|line| line.contains("release"));
                 let version = version.unwrap_or("of unknown version").to_string();
-                Ok(Some(Ptxas { program, version }))
+                let said = below_target(root, "ptx/said");
+                Ok(Some(Ptxas { program, said, version }))
             }
             Err(error) if named.is_some() => {
                 Err(error).with_context(|| format!("PTXAS is {}", program.display()))
@@ -101,6 +110,25 @@ impl Ptxas {
         self.version.rsplit(", V").next() == Some(wanted)
     }
 
+    /// What comes of a file for a target, without the cubin: as it was said before of the same
+    /// text, or else assembled.
+    pub fn judge(&self, file: &Path, target: &str) -> Result<Assembled> {
+        if let Ok(said) = fs::read(self.note(file, target)?)
+            && let Ok((resources, warnings)) = serde_json::from_slice(&said)
+        {
+            return Ok(Assembled::Done(resources, warnings));
+        }
+        self.assemble(file, target, Path::new("/dev/null"))
+    }
+
+    /// The file that has what was said of a file.
+    fn note(&self, file: &Path, target: &str) -> Result<PathBuf> {
+        let text = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let digest = Sha256::new().chain_update(&self.version).chain_update([0]);
+        let digest = digest.chain_update(target).chain_update([0]).chain_update(text).finalize();
+        Ok(self.said.join(format!("{digest:x}.json")))
+    }
+
     /// Assembles a file for a target into `out`; `/dev/null` throws the cubin away.
     pub fn assemble(&self, file: &Path, target: &str, out: &Path) -> Result<Assembled> {
         let output = Command::new(&self.program)
@@ -114,6 +142,10 @@ impl Ptxas {
         let said = String::from_utf8_lossy(&said);
         if output.status.success() {
             let (resources, warnings) = read(&said)?;
+            let (folder, note) = (&self.said, self.note(file, target)?);
+            fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+            fs::write(&note, serde_json::to_vec(&(&resources, &warnings))?)
+                .with_context(|| format!("writing {}", note.display()))?;
             Ok(Assembled::Done(resources, warnings))
         } else if said.contains("is not defined for option 'gpu-name'") {
             Ok(Assembled::UnknownTarget)
@@ -191,9 +223,33 @@ ptxas info    : Used 90 registers
     #[test]
     fn the_version_is_the_last_word_of_its_line() {
         let version = "Cuda compilation tools, release 13.0, V13.0.88".to_string();
-        let ptxas = Ptxas { program: PathBuf::new(), version };
+        let ptxas = Ptxas { program: PathBuf::new(), said: PathBuf::new(), version };
         assert!(ptxas.is_version("13.0.88"));
         assert!(!ptxas.is_version("13.0.8") && !ptxas.is_version("3.0.88"));
+    }
+
+    #[test]
+    fn what_was_said_is_of_one_text_target_and_version() {
+        let folder = below_target(Path::new(env!("CARGO_MANIFEST_DIR")), "../target/tmp/ptxas");
+        fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("a.ptx");
+        fs::write(&file, "text").unwrap();
+        let version = "13".to_string();
+        // No program: what is not known cannot be assembled either.
+        let ptxas = Ptxas { program: folder.join("none"), said: folder.clone(), version };
+        let known = (Resources { registers: 7, ..Default::default() }, ["w".to_string()]);
+        let note = ptxas.note(&file, "sm_80").unwrap();
+        fs::write(&note, serde_json::to_vec(&known).unwrap()).unwrap();
+        let judged = ptxas.judge(&file, "sm_80").unwrap();
+        let Assembled::Done(used, said) = judged else { panic!("it is known") };
+        assert_eq!((used.registers, said.len()), (7, 1));
+        assert!(ptxas.judge(&file, "sm_90").is_err());
+        let newer = Ptxas { version: "14".into(), ..ptxas };
+        assert!(newer.judge(&file, "sm_80").is_err());
+        fs::write(&file, "other text").unwrap();
+        let older = Ptxas { version: "13".into(), ..newer };
+        assert!(older.judge(&file, "sm_80").is_err());
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

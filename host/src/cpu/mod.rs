@@ -60,7 +60,7 @@ pub(crate) use rescore::rescore;
 use row_scales::RowScales;
 use score::Call;
 use scratch::Scratch;
-use tasks::Tasks;
+use tasks::{Task, Tasks};
 
 /// Most query tokens that share one pass over the documents: enough arithmetic per document
 /// byte that memory is not the limit, little enough for the panels to stay in cache.
@@ -86,8 +86,17 @@ pub(crate) fn score<Q: Format, D: Format>(
 /// Scores all tasks of a call.
 fn score_tasks<Q: Format, D: Format>(
     call: &Call<'_, Q, D>,
-    mut tasks: Tasks<'_>,
+    tasks: Tasks<'_>,
     parallel: Parallel,
+) -> Result<()> {
+    share_tasks(tasks, parallel, &|task, scratch| call.run(task, scratch))
+}
+
+/// Does `each` with every task. Not of any types, so that programs have it once.
+fn share_tasks<'a>(
+    mut tasks: Tasks<'a>,
+    parallel: Parallel,
+    each: &(dyn Fn(Task<'a>, &mut Scratch) -> Result<()> + Sync),
 ) -> Result<()> {
     let interrupt = Interrupt::current();
     // What fits in one batch is one thread's, and need not be handed to it.
@@ -95,10 +104,10 @@ fn score_tasks<Q: Format, D: Format>(
     let parallel = parallel.unless(head.len() < 2);
     let mut tasks = head.into_iter().chain(tasks);
     // A task owns its part of the outputs, so it does not matter which thread takes it when.
-    let run = |scratch: &mut Scratch, batch: Vec<_>| {
+    let run = |scratch: &mut Scratch, batch: Vec<Task<'a>>| {
         batch.into_iter().try_for_each(|task| {
             interrupt.check()?;
-            call.run(task, scratch)
+            each(task, scratch)
         })
     };
     parallel.share(|_| match parallel.is_alone() {

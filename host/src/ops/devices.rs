@@ -309,36 +309,43 @@ pub(super) fn on_each<P: Clone + Send + Sync, R: Send>(
     parts: &[P],
     run: impl Fn(&Device, P) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    if let ([device], [part]) = (devices, parts) {
-        return Ok(vec![run(device, part.clone())?]);
+    let n = devices.len().min(parts.len());
+    let found: Vec<Mutex<Option<R>>> = (0..n).map(|_| Mutex::default()).collect();
+    on_threads(n, &|i| {
+        let done = run(&devices[i], parts[i].clone())?;
+        *lock(&found[i]) = Some(done);
+        Ok(())
+    })?;
+    Ok(found.into_iter().filter_map(|found| lock(&found).take()).collect())
+}
+
+/// Runs `n` parts, each on a thread of its own where there are several. Not of any types, so that
+/// programs have it once.
+fn on_threads(n: usize, run: &(dyn Fn(usize) -> Result<()> + Sync)) -> Result<()> {
+    if n == 1 {
+        return run(0);
     }
     let found = thread::scope(|scope| {
-        let run = &run;
-        let start = |(device, part): (_, &P)| {
-            let of_thread = part.clone();
-            let started =
-                thread::Builder::new().spawn_scoped(scope, move || run(device, of_thread));
-            started.map_err(|_| run(device, part.clone()))
+        let start = |i| {
+            let started = thread::Builder::new().spawn_scoped(scope, move || run(i));
+            started.map_err(|_| run(i))
         };
-        let threads: Vec<_> = devices.iter().zip(parts).map(start).collect();
+        let threads: Vec<_> = (0..n).map(start).collect();
         type Started<'s, T> = std::result::Result<thread::ScopedJoinHandle<'s, T>, T>;
-        let join = |started: Started<'_, Result<R>>| match started {
+        let join = |started: Started<'_, Result<()>>| match started {
             Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
             Err(found) => found,
         };
         threads.into_iter().map(join).collect::<Vec<_>>()
     });
-    let (mut done, mut ended) = (Vec::new(), None);
+    let mut ended = None;
     for found in found {
         match found {
-            Ok(found) => done.push(found),
+            Ok(()) => {}
             // It was ended for the sake of another one, or of the caller.
             Err(error @ Error::Interrupted) => ended = ended.or(Some(error)),
             Err(error) => return Err(error),
         }
     }
-    match ended {
-        Some(error) => Err(error),
-        None => Ok(done),
-    }
+    ended.map_or(Ok(()), Err)
 }

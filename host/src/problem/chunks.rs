@@ -52,9 +52,14 @@ pub(crate) fn chunks(
 }
 
 /// Divides consecutive things among `n`, so that each gets about the same weight.
-pub(crate) fn shares(weights: impl Iterator<Item = usize> + Clone, n: usize) -> Vec<Range<usize>> {
+pub(crate) fn shares(weights: impl Iterator<Item = usize>, n: usize) -> Vec<Range<usize>> {
+    shares_of(&weights.collect::<Vec<_>>(), n)
+}
+
+/// The same of weights that are counted: of one type, so that programs have it once.
+fn shares_of(weights: &[usize], n: usize) -> Vec<Range<usize>> {
     // Things without weight are divided too.
-    let weights = weights.map(|weight| weight as u128 + 1);
+    let weights = weights.iter().map(|&weight| weight as u128 + 1);
     let total: u128 = weights.clone().sum();
     let (mut ends, mut before) = (vec![0; n], 0u128);
     for weight in weights {

@@ -13,8 +13,7 @@ use crate::error::{Error, Result};
 use crate::runtime::pool::Parallel;
 use crate::tokens::Tokens;
 use crate::tokens::element::Element;
-use crate::tokens::format::widen;
-use crate::tokens::format::{Format, Quantized, TokenFormat};
+use crate::tokens::format::{Format, Quantized, TokenFormat, widen};
 use crate::tokens::layout::TokenLayout;
 use crate::tokens::scales::{ScaleType, Scales};
 
@@ -349,9 +348,7 @@ impl ErrorTerms {
             terms
         };
         let rows = || [(); 2].map(|()| vec![0.0; layout.dim()]);
-        let items = (0..layout.n_items()).into_par_iter();
-        let items: Vec<Item> = Parallel::new()
-            .share(|min_len| items.with_min_len(min_len).map_init(rows, of_item).collect());
+        let items = of_each(layout.n_items(), &rows, &of_item);
         ErrorTerms::of_items(F::FORMAT, layout.clone(), items)
     }
 
@@ -430,10 +427,18 @@ pub fn first_row_beyond<F: Quantized, T: Element>(
         let found = pairs.position(|(row, code_row)| is_beyond(values, row, code_row));
         Ok(found.map(|place| [item, place]))
     };
-    let items = (0..a.n_items()).into_par_iter();
-    let found: Result<Vec<_>> = Parallel::new()
-        .share(|min_len| items.with_min_len(min_len).map_init(|| vec![0.0; dim], find).collect());
-    Ok(found?.into_iter().flatten().next())
+    let found = of_each(a.n_items(), &|| vec![0.0; dim], &find);
+    Ok(found.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().next())
+}
+
+/// What `of` makes of each of `n` items, with a value of each thread's; once for each result type.
+fn of_each<S, R: Send>(
+    n: usize,
+    make: &(dyn Fn() -> S + Sync),
+    of: &(dyn Fn(&mut S, usize) -> R + Sync),
+) -> Vec<R> {
+    let each = |min_len| (0..n).into_par_iter().with_min_len(min_len).map_init(make, of).collect();
+    Parallel::new().share(each)
 }
 
 /// The rows of an item that its mask does not switch off.

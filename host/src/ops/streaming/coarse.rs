@@ -396,9 +396,12 @@ impl<T: Element, Q: ScorableWith<D>, D: Format> Scan<'_, '_, T, Q, D> {
                 list.push(Candidate { id: id as u32, score, bound, has_tokens });
             }
         };
-        let mut lists = lock(&self.lists);
-        let lists = lists.par_iter_mut();
-        Parallel::new().share(|min_len| lists.with_min_len(min_len).for_each(show));
+        each_list(&mut lock(&self.lists), &show);
         Ok(())
     }
+}
+
+/// Does `each` with every list. Not of any types, so that programs have it once.
+fn each_list(lists: &mut [(u32, Shortlist)], each: &(dyn Fn(&mut (u32, Shortlist)) + Sync)) {
+    Parallel::new().share(|min_len| lists.par_iter_mut().with_min_len(min_len).for_each(each));
 }

@@ -243,12 +243,10 @@ impl<'a, F: Format> Streamed<'a, F> {
             Some(data) => data,
             None => {
                 fill(memory, rows.len() * dim, bytemuck::Zeroable::zeroed())?;
-                let parts = memory.par_chunks_mut(ROWS_AT_ONCE * dim).enumerate();
-                let read = |(i, part): (usize, &mut [F::Stored])| {
+                each_part(memory, ROWS_AT_ONCE * dim, &|i, part| {
                     let first = rows.start + i * ROWS_AT_ONCE;
                     self.fill(first..first + part.len() / dim, part)
-                };
-                Parallel::new().share(|min_len| parts.with_min_len(min_len).try_for_each(read))?;
+                })?;
                 (&memory[..]).into()
             }
         };
@@ -258,6 +256,18 @@ impl<'a, F: Format> Streamed<'a, F> {
         let mask = self.mask.map(|mask| &mask[rows]);
         Tokens::assemble(data, scales, layout, (mask, None))
     }
+}
+
+/// Does `each` with every part of `len` elements and its number, until there is an error. Of the
+/// elements' type alone, so that programs have it few times.
+fn each_part<V: Send>(
+    elements: &mut [V],
+    len: usize,
+    each: &(dyn Fn(usize, &mut [V]) -> Result<()> + Sync),
+) -> Result<()> {
+    let parts = elements.par_chunks_mut(len).enumerate();
+    let each = |(i, part): (usize, &mut [V])| each(i, part);
+    Parallel::new().share(|min_len| parts.with_min_len(min_len).try_for_each(each))
 }
 
 /// The error of a source that did not give rows.
