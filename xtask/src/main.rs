@@ -45,6 +45,8 @@ usage: cargo xtask <command>
   evidence [--strict]  compare the kernels with the recorded GPU runs in docs/measured
   report               write docs/benchmarks.md and the plots from docs/measured/*/*.json
   report --check       fail when they are not what the records say
+  page                 write docs/guide/method.html from wasm/method and the records
+  page --check         fail when it is not what they say
   wheels               build the Python package's wheels of a release, for manylinux_2_28 on x86_64
                        and aarch64, with zig's linker, and check them (target/release-wheels)
     --out DIR          another folder
@@ -87,6 +89,8 @@ fn main() -> ExitCode {
         ["evidence", "--strict"] => evidence::run(&root, true),
         ["report"] => report::write(&root),
         ["report", "--check"] => report::check(&root),
+        ["page"] => report::page::write(&root),
+        ["page", "--check"] => report::page::check(&root),
         ["wheels", ref options @ ..] => {
             wheels::Asked::parse(&root, options).and_then(|asked| wheels::run(&root, &asked))
         }
@@ -150,8 +154,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         assert_eq!(wrong_usage(&[]), None);
-        let all = "build-ptx, lint-device, check-ptx, bundle, evidence, report, wheels, hub, \
-                   cross, targets, tidy";
+        let all = "build-ptx, lint-device, check-ptx, bundle, evidence, report, page, wheels, \
+                   hub, cross, targets, tidy";
         let expected = format!("no such command: foo; the commands are {all}");
         assert_eq!(wrong_usage(&["foo", "--check"]), Some(expected));
         let expected = "report does not take --chek".to_string();

@@ -1,5 +1,6 @@
-//! Makes the npm package out of the compiled engine and the files beside it:
-//! `package ENGINE.wasm NPM FOLDER`.
+//! Makes the npm package out of the compiled engine and the files beside it, `package npm
+//! ENGINE.wasm NPM FOLDER`, and scripts for a page that opens from disk, `package page METHOD.wasm
+//! FOLDER`.
 //!
 //! wasm-bindgen writes the JavaScript that calls the engine, and its types.
 
@@ -21,9 +22,23 @@ const FREED: [[&str; 2]; 2] = [
 
 fn main() -> Result<()> {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
-    let [engine, npm, folder] = &arguments[..] else {
-        bail!("usage: package ENGINE.wasm NPM FOLDER");
-    };
+    match &arguments[..] {
+        [what, engine, npm, folder] if what.as_os_str() == "npm" => package(engine, npm, folder),
+        [what, engine, folder] if what.as_os_str() == "page" => page(engine, folder),
+        _ => bail!("usage: package npm ENGINE.wasm NPM FOLDER, package page METHOD.wasm FOLDER"),
+    }
+}
+
+/// Writes what a page needs that has no server: one script, which sets a global variable.
+fn page(engine: &Path, folder: &Path) -> Result<()> {
+    let mut bindgen = Bindgen::new();
+    bindgen.no_modules(true)?.input_path(engine).out_name("method").typescript(false);
+    bindgen.remove_name_section(true).remove_producers_section(true);
+    bindgen.generate(folder)
+}
+
+/// Writes the npm package.
+fn package(engine: &Path, npm: &Path, folder: &Path) -> Result<()> {
     generate(engine, folder)?;
     let script = folder.join(NAME).with_extension("js");
     let mut text = read(&script)?;

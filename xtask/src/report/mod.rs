@@ -1,7 +1,9 @@
 //! `report`: the benchmarks' records as `docs/benchmarks.md` and plots.
 
 mod compressed;
+mod figures;
 mod markdown;
+pub mod page;
 mod plots;
 mod record;
 mod search;
