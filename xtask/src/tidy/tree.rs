@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Written by `build-ptx`, not by hand.
-const GENERATED: &str = "host/ptx/";
+/// Beginnings of paths that `build-ptx` and `page` write, not people.
+const GENERATED: [&str; 2] = ["host/ptx/", "docs/guide/method.html"];
 /// Ends of names of source files.
 const ENDINGS: [&str; 8] = [".rs", ".py", ".sh", ".toml", "/run", ".js", ".ts", ".html"];
 
@@ -53,7 +53,8 @@ pub fn read_ending(root: &Path, endings: &[&str]) -> Result<Vec<Source>> {
 
 /// Whether a path is that of a file with such an ending which people write.
 fn is_written(path: &str, endings: &[&str]) -> bool {
-    !path.starts_with(GENERATED) && endings.iter().any(|ending| path.ends_with(ending))
+    let is_generated = GENERATED.iter().any(|beginning| path.starts_with(beginning));
+    !is_generated && endings.iter().any(|ending| path.ends_with(ending))
 }
 
 #[cfg(test)]
