@@ -6,6 +6,7 @@
 //! capability 9.0 whose work is done after a number of further launches ([`stand_in_set_lag`]).
 
 mod event;
+mod fault;
 mod memory;
 mod order;
 
@@ -234,6 +235,7 @@ macro_rules! driver {
         #[allow(non_snake_case, clippy::too_many_arguments)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
             count(Count::Calls);
+            if let Some(code) = fault::of(stringify!($name)) { return code; }
             // SAFETY: the caller's promise: results are written to places that are there for them.
             #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks)]
             unsafe { $body }

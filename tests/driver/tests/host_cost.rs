@@ -6,6 +6,7 @@
 
 mod calls;
 mod chamfer;
+mod faults;
 mod projection;
 mod search;
 mod stand_in;

@@ -80,6 +80,18 @@ impl StandIn {
         assert_eq!(early, 0, "{name}: of {launches} kernels before their rows were there");
     }
 
+    /// Has the driver's call of this number from now on fail with a code; with `is_of_memory` that
+    /// of the calls which allocate; with `is_lasting` all calls after it, too.
+    pub fn fail(&self, number: u64, code: u32, is_of_memory: bool, is_lasting: bool) {
+        let fail = self.function::<extern "C" fn(u64, u32, bool, bool)>("stand_in_fail");
+        fail(number, code, is_of_memory, is_lasting);
+    }
+
+    /// Calls that failed since then.
+    pub fn failed(&self) -> u64 {
+        self.function::<extern "C" fn() -> u64>("stand_in_failed")()
+    }
+
     pub fn watch(&self, start: u64, len: u64) {
         self.function::<extern "C" fn(u64, u64)>("stand_in_watch")(start, len);
     }
@@ -142,6 +154,19 @@ fn launches_wait_for_copies_of_every_stream() {
         unsafe { synchronize(1) };
         assert!(!is_early(2) && !is_early(3), "the host has waited");
     });
+}
+
+/// Runs a test once more, in a process with a variable, and gives what it says.
+pub fn again(test: &str, variable: &str, value: &str) -> String {
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new(program)
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(variable, value)
+        .output()
+        .expect("a process");
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{value}: {said}");
+    said
 }
 
 /// Runs a test in a process of its own with the stand-in for its driver.
