@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::record::{Facts, Record, Row, Timed};
-use super::{COMPRESSED, Gpu, TRAINING, compressed, search, training};
+use super::{COMPRESSED, Gpu, TRAINING, compressed, fidelity, search, training};
 
 /// Cases of the short table.
 const SHORT: [&str; 10] = [
@@ -50,6 +50,9 @@ pub fn page(gpus: &[Gpu]) -> String {
             let name = record.card.as_deref().unwrap_or(&gpu.folder);
             let _ = write!(page, "\n## {title}: {name}\n");
             search::section(&mut page, record);
+        }
+        if let Some(record) = &gpu.fidelity {
+            fidelity::section(&mut page, record);
         }
     }
     page

@@ -1,6 +1,7 @@
 //! `report`: the benchmarks' records as `docs/benchmarks.md` and plots.
 
 mod compressed;
+mod fidelity;
 mod figures;
 mod markdown;
 pub mod page;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
 
+use fidelity::Fidelity;
 use record::Record;
 use search::Search;
 
@@ -47,6 +49,8 @@ struct Gpu {
     records: Vec<(&'static str, Record)>,
     /// Title and record, of rows that have goals in words.
     with_goals: Vec<(&'static str, Search)>,
+    /// Rankings of compressed tokens.
+    fidelity: Option<Fidelity>,
 }
 
 /// Writes the report.
@@ -108,9 +112,10 @@ fn read(measured: &Path) -> Result<Vec<Gpu>> {
                 with_goals.push((title, record));
             }
         }
-        if !records.is_empty() || !with_goals.is_empty() {
+        let fidelity = record_at(&folder.path().join("fidelity.json"))?;
+        if !records.is_empty() || !with_goals.is_empty() || fidelity.is_some() {
             let folder = folder.file_name().to_string_lossy().into_owned();
-            gpus.push(Gpu { folder, records, with_goals });
+            gpus.push(Gpu { folder, records, with_goals, fidelity });
         }
     }
     gpus.sort_by(|a, b| a.folder.cmp(&b.folder));

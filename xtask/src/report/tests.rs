@@ -335,3 +335,33 @@ fn nothing_measured_is_nothing_to_write() {
     let empty = std::env::temp_dir().join(format!("maxsim-report-{}-none", std::process::id()));
     assert!(generate(&empty).unwrap().is_empty());
 }
+
+#[test]
+fn rankings_of_compressed_tokens_have_a_section() {
+    let root = root("fidelity", &sample());
+    let folder = root.join("docs/measured/a-machine");
+    fs::create_dir_all(&folder).unwrap();
+    let figures = json!({
+        "bytes_per_token": 130.01, "ndcg_at_10": 0.9458, "recall_at_10": 0.972,
+        "top_10_overlap": 0.9964, "top_20_overlap": 0.9946,
+    });
+    let mut int8 = figures.clone();
+    int8["case"] = json!("int8");
+    int8["spearman"] = json!(0.999_967);
+    int8["mean_relative_error"] = json!(9.657e-4);
+    int8["largest_relative_error"] = json!(0.01006);
+    let mut screened = figures;
+    screened["case"] = json!("int8, then f16");
+    let record = json!({"data": "some set", "date": "a day", "rows": [int8, screened]});
+    fs::write(folder.join("fidelity.json"), record.to_string()).unwrap();
+    write(&root).unwrap();
+    let page = page(&root);
+    for part in [
+        "## Rankings of compressed tokens: some set",
+        "| int8 | 130.0 | 0.9458 | 0.9720 | 0.9964 | 0.9946 | 0.99997 | 9.7e-4 | 1.0e-2 |",
+        "| int8, then f16 | 130.0 | 0.9458 | 0.9720 | 0.9964 | 0.9946 | – | – | – |",
+    ] {
+        assert!(page.contains(part), "no {part:?} in:\n{page}");
+    }
+    fs::remove_dir_all(root).unwrap();
+}
