@@ -60,7 +60,7 @@ class Side(NamedTuple):
     def n_items(self) -> int:
         """Number of queries or documents."""
         if self.first is None:
-            return int(self.data.shape[0])
+            return int(self.data.shape[0]) if self.data.ndim else 0
         return int(self.first.shape[0]) - (1 if self.lengths is None else 0)
 
 

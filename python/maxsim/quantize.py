@@ -7,6 +7,7 @@ from typing import Any
 
 
 from ._sides import AFFINE_SCALES, F16_SCALES, F32_SCALES, FORMATS, TENSOR_SCALE, Side, check
+from ._sides import check_side
 from .scoring import library, side
 
 #: Names of formats with their kinds of codes.
@@ -100,6 +101,7 @@ def quantize(
           scales)
     lib = library(X)
     tokens = side(lib, X, "X", mask, lengths, offsets)
+    check_side(tokens, "X")
     found = lib.quantize(tokens, FORMATS[_FORMATS[format]],
                          AFFINE_SCALES if format == "int8-affine" else kinds[scales])
     codes, of_rows, mins = found

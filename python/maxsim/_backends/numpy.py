@@ -13,11 +13,14 @@ from .._threads import get_num_threads
 
 SCORES = np.float32
 
+#: Types of elements, by name: numpy knows bfloat16 where ml_dtypes is imported.
+ELEMENTS = ("float32", "float16", "bfloat16")
+
 
 def array(x: Any, name: str) -> Any:
     """A numpy array over the memory of ``x``, where that can be."""
     if isinstance(x, np.ndarray):
-        return x
+        return _native(x)
     if hasattr(x, "__dlpack_device__"):
         device = int(x.__dlpack_device__()[0])
         if device not in (1, 3):  # neither the CPU nor pinned memory
@@ -28,13 +31,18 @@ def array(x: Any, name: str) -> Any:
             return np.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError):
             pass  # bfloat16, which numpy's DLPack does not know
-    return np.asarray(x)
+    return _native(np.asarray(x))
+
+
+def _native(x: Any) -> Any:
+    """The same numbers in this machine's order of bytes: the compiled half knows no other."""
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def tokens(x: Any, name: str) -> Any:
     """An array of tokens, of an element type that there is."""
     found = array(x, name)
-    if found.dtype.name not in FORMATS:
+    if found.dtype.name not in ELEMENTS:
         raise TypeError(
             f"{name}: expected float32, float16 or bfloat16, found {found.dtype.name}"
         )
@@ -90,7 +98,7 @@ def some_memory(x: Any) -> tuple[int, int] | None:
 
 
 def _plain(x: Any) -> Any:
-    x = np.ascontiguousarray(x)
+    x = np.ascontiguousarray(_native(x))
     return x if x.flags.aligned else x.copy()
 
 

@@ -36,6 +36,45 @@ def test_numpy(dtype):
     assert isinstance(best.ids, np.ndarray) and best.ids.dtype == np.int64
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_bytes_in_the_other_order_are_the_same_numbers(dtype):
+    def swapped(x):
+        return np.asarray(x).astype(np.asarray(x).dtype.newbyteorder())
+
+    Q, D = (x.numpy().astype(dtype) for x in case())
+    lengths, mask = np.array([3, 0, 11, 1, 5]), np.arange(5 * 11).reshape(5, 11) % 3
+    wanted = maxsim.maxsim(Q, D, d_lengths=lengths, d_mask=mask)
+    assert np.abs(wanted).max() > 1
+    others = {"d_lengths": swapped(lengths), "d_mask": swapped(mask)}
+    for q, d in ((swapped(Q), swapped(D)), (Q, swapped(D)), (swapped(Q), D)):
+        assert np.array_equal(maxsim.maxsim(q, d, **others), wanted)
+        assert np.array_equal(maxsim.maxsim(q, [*d], d_lengths=None), maxsim.maxsim(Q, D))
+    rows, offsets = D.reshape(-1, 24), np.arange(6) * 11
+    assert np.array_equal(maxsim.packed(Q, swapped(rows), None, swapped(offsets)),
+                          maxsim.maxsim(Q, D))
+    ids = np.array([0, 2]), np.array([1, 4])
+    assert np.array_equal(maxsim.pairs(Q, D, *map(swapped, ids)), maxsim.pairs(Q, D, *ids))
+    codes = maxsim.quantize(D)
+    other = maxsim.Quantized(codes.codes, swapped(codes.scales), lengths=swapped(lengths))
+    assert np.array_equal(maxsim.maxsim(maxsim.quantize(Q), other),
+                          maxsim.maxsim(maxsim.quantize(Q), codes, d_lengths=lengths))
+
+
+@pytest.mark.parametrize("call, kind, words", [
+    (lambda Q, D: maxsim.maxsim(Q, D.astype(np.int8)), TypeError, ["D", "int8"]),
+    (lambda Q, D: maxsim.maxsim(Q.astype(np.uint8), D), TypeError, ["Q", "uint8"]),
+    (lambda Q, D: maxsim.quantize(D[0, 0]), ValueError, ["X", "[n, len, dim]"]),
+    (lambda Q, D: maxsim.quantize(D, mask=np.ones(3)), ValueError, ["x_mask", "(5, 11)"]),
+    (lambda Q, D: maxsim.candidates(Q[0, 0, 0], D[None]), ValueError, ["D", "candidates"]),
+    (lambda Q, D: maxsim.candidates(Q[0, 0, 0], D, [[0]]), ValueError, ["Q", "[n, len, dim]"]),
+])
+def test_arrays_that_are_none_of_tokens(call, kind, words):
+    Q, D = (x.numpy() for x in case())
+    with pytest.raises(kind) as found:
+        call(Q, D)
+    assert all(word in str(found.value) for word in words), str(found.value)
+
+
 class Foreign:
     """An array of another library: DLPack and a namespace, nothing else."""
 

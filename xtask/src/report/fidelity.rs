@@ -1,4 +1,4 @@
-//! The page's section about rankings of compressed tokens, as `bench/fidelity.py` writes them.
+//! The page's section about rankings of compressed tokens, as `bench/fidelity` writes them.
 
 use std::fmt::Write as _;
 

@@ -30,6 +30,10 @@ const COLD_START_GOALS_MS: [(&str, f64); 2] = [("cubin", 50.0), ("ptx", 500.0)];
 /// Goal of a call's cost on the host, in microseconds.
 const ENQUEUE_GOAL_US: f64 = 8.0;
 
+/// Where the tables of the literature are among these, or why they are not: not measured, so
+/// written by hand.
+const LITERATURE: &str = include_str!("literature.txt");
+
 pub fn page(gpus: &[Gpu]) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `cargo xtask report` from `docs/measured/*/*.json`, which \
@@ -55,7 +59,7 @@ pub fn page(gpus: &[Gpu]) -> String {
             fidelity::section(&mut page, record);
         }
     }
-    page
+    page + LITERATURE
 }
 
 /// Writes where, when and how the record was measured.

@@ -1,13 +1,4 @@
-#!/usr/bin/env python3
-"""What each storage format does to rankings, on real data: nDCG@10, recall@10, the overlap of the
-best ten and twenty with those of float64, Spearman's rank correlation, and errors of scores.
-
-    fidelity.py --tool target/release/maxsim --data FOLDER --out fidelity.json
-
-FOLDER has `documents.safetensors`, `queries.safetensors` (f16, packed, with `offsets`) and
-`queries.jsonl` with relevant documents. The tool compresses and ranks; float64 is NumPy's, of the
-embeddings as they are stored. No GPU is needed, and none is used. Needs NumPy and safetensors.
-"""
+"""Compresses, ranks, and writes the record."""
 
 import argparse
 import datetime
@@ -19,6 +10,9 @@ import tempfile
 
 import numpy
 from safetensors.numpy import load_file
+
+from . import __doc__ as about
+from .measures import exact_scores, ranks, row
 
 #: Formats by the name of their row: how documents, and queries, are compressed.
 FORMATS = {
@@ -32,75 +26,6 @@ FORMATS = {
 }
 #: Formats that find the best hundred documents, which are then scored with the f16 rows.
 SCREENS = ("int8", "int8-affine", "fp8")
-DEPTH = 10
-
-
-def exact_scores(queries, documents):
-    """Scores in float64, `[queries, documents]`."""
-    rows = documents["embeddings"].astype(numpy.float64)
-    starts = documents["offsets"][:-1]
-    assert (numpy.diff(documents["offsets"]) > 0).all(), "an empty document has no largest token"
-    scores = []
-    for first, end in zip(queries["offsets"], queries["offsets"][1:], strict=False):
-        similar = queries["embeddings"][first:end].astype(numpy.float64) @ rows.T
-        scores.append(numpy.maximum.reduceat(similar, starts, axis=1).sum(axis=0))
-    return numpy.array(scores)
-
-
-def ranks(scores):
-    """Places of documents, the best 0; of equal scores the lower number first."""
-    order = numpy.argsort(-scores, axis=1, kind="stable")
-    places = numpy.empty_like(order)
-    numpy.put_along_axis(places, order, numpy.arange(scores.shape[1])[None, :], axis=1)
-    return order, places
-
-
-def spearman(found, exact):
-    """Rank correlation of each query's documents, the mean of all queries."""
-    places = numpy.stack([ranks(found)[1], ranks(exact)[1]]).astype(numpy.float64)
-    places -= places.mean(axis=2, keepdims=True)
-    covariance = (places[0] * places[1]).sum(axis=1)
-    return float((covariance / numpy.sqrt((places**2).sum(axis=2).prod(axis=0))).mean())
-
-
-def overlap(found, exact, depth):
-    """Share of the exact best documents that are among the best found, the mean of all queries."""
-    best = zip(ranks(found)[0][:, :depth], ranks(exact)[0][:, :depth], strict=True)
-    return float(numpy.mean([len(numpy.intersect1d(a, b)) / depth for a, b in best]))
-
-
-def judged(order, relevant):
-    """nDCG@10 and recall@10, of judgements that are 0 or 1, over the queries that have some."""
-    ndcg, recall = [], []
-    discounts = 1 / numpy.log2(numpy.arange(2, DEPTH + 2))
-    for best, wanted in zip(order[:, :DEPTH], relevant, strict=True):
-        if not wanted:
-            continue
-        is_relevant = numpy.isin(best, wanted)
-        ideal = discounts[: min(len(wanted), DEPTH)].sum()
-        ndcg.append((is_relevant * discounts[: len(best)]).sum() / ideal)
-        recall.append(is_relevant.sum() / len(wanted))
-    return float(numpy.mean(ndcg)), float(numpy.mean(recall))
-
-
-def row(name, order, found, exact, relevant, bytes_per_token):
-    """The figures of a format; `found` has a score of every document, or is None."""
-    ndcg, recall = judged(order, relevant)
-    figures = {
-        "case": name,
-        "ndcg_at_10": round(ndcg, 6),
-        "recall_at_10": round(recall, 6),
-        "bytes_per_token": round(bytes_per_token, 2),
-    }
-    places = -numpy.argsort(order, axis=1, kind="stable") if found is None else found
-    figures["top_10_overlap"] = round(overlap(places, exact, 10), 6)
-    figures["top_20_overlap"] = round(overlap(places, exact, 20), 6)
-    if found is not None:
-        errors = numpy.abs(found - exact) / numpy.abs(exact).clip(1e-9)
-        figures["spearman"] = round(spearman(found, exact), 6)
-        figures["mean_relative_error"] = float(f"{errors.mean():.3e}")
-        figures["largest_relative_error"] = float(f"{errors.max():.3e}")
-    return figures
 
 
 class Tool:
@@ -166,9 +91,9 @@ def measure(tool, data):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--tool", type=pathlib.Path, required=True, help="the program maxsim")
-    parser.add_argument("--data", type=pathlib.Path, required=True, help="embeddings and judgements")
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="embeddings, judgements")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the record")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
