@@ -62,7 +62,7 @@ impl Suite {
 
     /// Runs the cases of a suite that are about how devices share large calls. Where there is no
     /// device they have little to show, and take minutes: they are left out then, unless
-    /// MAXSIM_CASES asks for 500 random cases a suite.
+    /// MAXSIM_CASES asks for 300 random cases a suite.
     ///
     /// # Panics
     /// As [`Suite::run`].
@@ -244,7 +244,7 @@ const N_CASES: usize = 200;
 const SMALL_CASES: usize = 8;
 
 /// Random cases per suite of the checks of every change.
-const FULL_CASES: usize = 500;
+const FULL_CASES: usize = 300;
 
 /// Random cases per suite: MAXSIM_CASES, or 200, or 8 of a small run.
 pub fn n_cases() -> usize {
@@ -268,7 +268,7 @@ pub fn is_small() -> bool {
 }
 
 /// Whether every case of every suite runs: where there is a device, which most of them are for, or
-/// MAXSIM_CASES asks for 500 random cases.
+/// MAXSIM_CASES asks for 300 random cases.
 pub fn is_full() -> bool {
     !cuda_devices().is_empty() || n_cases() >= FULL_CASES
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const N_DOCUMENTS: usize = 250;
 
 /// MAXSIM_CASES of the checks of every change, as the suites of `maxsim-tests` have it.
-const FULL_CASES: usize = 500;
+const FULL_CASES: usize = 300;
 
 /// The folder of a set, removed with it where it was made for a test.
 pub struct Set {
