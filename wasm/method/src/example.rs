@@ -85,7 +85,7 @@ fn matrix(words: Words, len: usize) -> Matrix {
         values: words.iter().flat_map(|(_, values)| *values).collect(),
         dim: DIM,
         // One item, which ends where the tiles that were seen end.
-        items: [0..len].to_vec(),
+        items: std::iter::once(0..len).collect(),
         mask: None,
         weights: None,
         factors: None,

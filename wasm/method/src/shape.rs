@@ -184,7 +184,7 @@ fn planned(shape: &Shape) -> maxsim::Result<Planned> {
         query_tile: variant.query_tile,
         document_tile: variant.document_tile,
         stages: variant.stages,
-        threads: variant.threads as usize,
+        threads: variant.threads,
         document_splits: plan.document_splits(),
         n_rejected: plan.rejected().len(),
     })
