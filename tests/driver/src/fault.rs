@@ -1,15 +1,6 @@
 //! Calls that fail where a test asks for it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-/// Which calls are counted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Every call that can fail.
-    Any,
-    /// Calls that allocate memory.
-    Memory,
-}
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Calls until one fails; 0 = none does.
 static LEFT: AtomicU64 = AtomicU64::new(0);
@@ -18,10 +9,10 @@ static LEFT: AtomicU64 = AtomicU64::new(0);
 static CODE: AtomicU32 = AtomicU32::new(0);
 
 /// Whether only calls that allocate memory are counted.
-static IS_OF_MEMORY: AtomicU32 = AtomicU32::new(0);
+static IS_OF_MEMORY: AtomicBool = AtomicBool::new(false);
 
 /// Whether all later calls fail, too, as those of a device that is lost.
-static IS_LASTING: AtomicU32 = AtomicU32::new(0);
+static IS_LASTING: AtomicBool = AtomicBool::new(false);
 
 /// Calls that failed.
 static FAILED: AtomicU64 = AtomicU64::new(0);
@@ -30,8 +21,8 @@ static FAILED: AtomicU64 = AtomicU64::new(0);
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_fail(number: u64, code: u32, is_of_memory: bool, is_lasting: bool) {
     CODE.store(code, Ordering::Relaxed);
-    IS_OF_MEMORY.store(is_of_memory.into(), Ordering::Relaxed);
-    IS_LASTING.store(is_lasting.into(), Ordering::Relaxed);
+    IS_OF_MEMORY.store(is_of_memory, Ordering::Relaxed);
+    IS_LASTING.store(is_lasting, Ordering::Relaxed);
     FAILED.store(0, Ordering::Relaxed);
     LEFT.store(number, Ordering::SeqCst);
 }
@@ -48,14 +39,11 @@ pub fn of(name: &str) -> Option<u32> {
     if LEFT.load(Ordering::SeqCst) == 0 || name.starts_with("cuGetError") {
         return None;
     }
-    let kind = match name {
-        "cuMemAlloc_v2" | "cuMemHostAlloc" => Kind::Memory,
-        _ => Kind::Any,
-    };
-    if IS_OF_MEMORY.load(Ordering::Relaxed) != 0 && kind != Kind::Memory {
+    let allocates = matches!(name, "cuMemAlloc_v2" | "cuMemHostAlloc");
+    if IS_OF_MEMORY.load(Ordering::Relaxed) && !allocates {
         return None;
     }
-    let is_lasting = IS_LASTING.load(Ordering::Relaxed) != 0;
+    let is_lasting = IS_LASTING.load(Ordering::Relaxed);
     let before = LEFT.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| match left {
         0 => None,
         1 if is_lasting => Some(1),

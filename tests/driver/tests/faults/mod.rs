@@ -13,7 +13,7 @@ use maxsim::streaming::{Generated, StreamOptions};
 use maxsim::training::BackwardOptions;
 use maxsim::{Device, Error, Pairing, Result, ScoreOptions, TokenLayout, Tokens};
 
-use super::stand_in::{CALLS, StandIn, again, in_stand_in};
+use super::stand_in::{CALLS, StandIn, in_process, in_stand_in, stand_in};
 
 const DIM: usize = 128;
 
@@ -191,17 +191,18 @@ const NO_MORE: &str = "no call failed";
 
 /// Runs `of` for every kind of work and call, every `step`th of them, in processes of their own.
 fn in_processes(test: &str, step: usize, of: impl FnOnce(&StandIn, &str, Work, u64)) {
-    if let Ok(asked) = std::env::var(FAULT) {
+    if let Some(driver) = stand_in() {
+        let asked = std::env::var(FAULT).expect("what is to fail");
         let (work, number) = asked.split_once(' ').expect("two numbers");
         let (name, work) = WORK[work.parse::<usize>().expect("work")];
-        let number = number.parse().expect("a call");
-        return in_stand_in(test, |driver| of(driver, name, work, number));
+        return of(&driver, name, work, number.parse().expect("a call"));
     }
     for (i, (name, _)) in WORK.iter().enumerate() {
         // Each kind of work begins at another call, so that all calls have their turn.
         let mut numbers = (1 + i % step..).step_by(step);
-        let last =
-            numbers.find(|number| again(test, FAULT, &format!("{i} {number}")).contains(NO_MORE));
+        let last = numbers.find(|number| {
+            in_process(test, Some((FAULT, format!("{i} {number}")))).contains(NO_MORE)
+        });
         println!("{name}: calls up to {last:?}");
         assert!(last.is_some_and(|last| last > 2), "{name}: no call failed at all");
     }

@@ -156,26 +156,24 @@ fn launches_wait_for_copies_of_every_stream() {
     });
 }
 
-/// Runs a test once more, in a process with a variable, and gives what it says.
-pub fn again(test: &str, variable: &str, value: &str) -> String {
-    let program = std::env::current_exe().expect("this program");
-    let output = Command::new(program)
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(variable, value)
-        .output()
-        .expect("a process");
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "{value}: {said}");
-    said
-}
-
 /// Runs a test in a process of its own with the stand-in for its driver.
 pub fn in_stand_in(test: &str, run: impl FnOnce(&StandIn)) {
-    if std::env::var_os(INSIDE).is_some() {
-        // SAFETY: the stand-in has no initialisers.
-        let library = unsafe { Library::new("libcuda.so.1") }.expect("the stand-in");
-        return run(&StandIn(library));
+    match stand_in() {
+        Some(driver) => run(&driver),
+        None => println!("{}", in_process(test, None)),
     }
+}
+
+/// The stand-in, in a process that has it for its driver.
+pub fn stand_in() -> Option<StandIn> {
+    std::env::var_os(INSIDE)?;
+    // SAFETY: the stand-in has no initialisers.
+    Some(StandIn(unsafe { Library::new("libcuda.so.1") }.expect("the stand-in")))
+}
+
+/// Runs a test once more, in a process that has the stand-in for its driver, and a variable; gives
+/// what it says.
+pub fn in_process(test: &str, variable: Option<(&str, String)>) -> String {
     let program = std::env::current_exe().expect("this program");
     let folder = folder(&program, test);
     let output = Command::new(&program)
@@ -184,12 +182,13 @@ pub fn in_stand_in(test: &str, run: impl FnOnce(&StandIn)) {
         .env("LD_LIBRARY_PATH", &folder)
         .env_remove("MAXSIM_KERNELS")
         .env_remove("MAXSIM_INSTRUCTIONS")
+        .envs(variable.clone())
         .output()
         .expect("a process");
     let _ = std::fs::remove_dir_all(&folder);
-    println!("{}", String::from_utf8_lossy(&output.stdout));
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
+    assert!(output.status.success(), "{variable:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// A folder that has the stand-in under the driver's name.
