@@ -3,36 +3,19 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { pathToFileURL } from 'node:url';
 
-import puppeteer from 'puppeteer-core';
-
+import { launched, opened } from './browser.js';
 import { made } from './support.js';
 
 let browser;
 
 before(async () => {
-    browser = await puppeteer.launch({
-        executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
-        // The sandbox needs what a container does not give to its root.
-        args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu'],
-    });
+    browser = await launched();
 });
 
 after(() => browser?.close());
 
 const expected = JSON.parse(readFileSync(join(made, 'explain.json'), 'utf8'));
-
-async function opened(name) {
-    const page = await browser.newPage();
-    const wrong = [];
-    page.on('pageerror', (error) => wrong.push(error.message));
-    page.on('request', (request) => {
-        if (!/^(file|data):/.test(request.url())) wrong.push(request.url());
-    });
-    await page.goto(pathToFileURL(join(made, name)).href);
-    return { page, wrong };
-}
 
 /** The document's tokens as they are shown: number, heat, and whether they are framed. */
 function cells(page) {
@@ -49,7 +32,7 @@ function pressed(page) {
 
 for (const name of ['explain.html', 'explain-image.html']) {
     test(`${name} shows what each token of the query chose`, async () => {
-        const { page, wrong } = await opened(name);
+        const { page, wrong } = await opened(browser, join(made, name));
         const buttons = await page.$$('button[data-s]');
         assert.equal(buttons.length, expected.matches.length);
         assert.deepEqual(await pressed(page), []);
@@ -84,7 +67,7 @@ for (const name of ['explain.html', 'explain-image.html']) {
 }
 
 test('the table has the matches', async () => {
-    const { page } = await opened('explain.html');
+    const { page } = await opened(browser, join(made, 'explain.html'));
     const rows = await page.$$eval('table tr', (all) =>
         all.slice(1).map((row) => Array.from(row.cells, (cell) => cell.textContent.trim())));
     assert.deepEqual(rows, expected.matches.map(({ token, similarity, chosen }) =>
@@ -92,7 +75,7 @@ test('the table has the matches', async () => {
 });
 
 test('patches lie above their places of the picture', async () => {
-    const { page } = await opened('explain-image.html');
+    const { page } = await opened(browser, join(made, 'explain-image.html'));
     const [figure, patches] = await page.evaluate(() => {
         const place = (cell) => {
             const { left, top, width, height } = cell.getBoundingClientRect();

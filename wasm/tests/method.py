@@ -23,10 +23,12 @@ def main(page):
         for element, *numbers in SHAPES:
             shapes.append({
                 "card": card,
-                "element": element,
-                **dict(zip(names, numbers, strict=True)),
-                "tflop_per_s": rates["tflop_per_s"]["tf32" if element == "f32" else "f16"],
-                "tb_per_s": rates["tb_per_s"],
+                "shape": {
+                    "element": element,
+                    **dict(zip(names, numbers, strict=True)),
+                    "tflop_per_s": rates["tflop_per_s"]["tf32" if element == "f32" else "f16"],
+                    "tb_per_s": rates["tb_per_s"],
+                },
             })
     print(json.dumps(shapes))
 

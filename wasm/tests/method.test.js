@@ -4,10 +4,8 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { pathToFileURL } from 'node:url';
 
-import puppeteer from 'puppeteer-core';
-
+import { launched, opened } from './browser.js';
 import { made, maxsim } from './support.js';
 
 const expected = JSON.parse(readFileSync(join(made, 'method.json'), 'utf8'));
@@ -18,20 +16,11 @@ const vector = (values) => `[${values.map(shown).join(', ')}]`;
 
 let browser;
 let page;
-const wrong = [];
+let wrong;
 
 before(async () => {
-    browser = await puppeteer.launch({
-        executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
-        // The sandbox needs what a container does not give to its root.
-        args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu'],
-    });
-    page = await browser.newPage();
-    page.on('pageerror', (error) => wrong.push(error.message));
-    page.on('request', (request) => {
-        if (!/^(file|data):/.test(request.url())) wrong.push(request.url());
-    });
-    await page.goto(pathToFileURL(process.env.MAXSIM_METHOD).href);
+    browser = await launched();
+    ({ page, wrong } = await opened(browser, process.env.MAXSIM_METHOD));
     await page.waitForSelector('body[data-ready]', { timeout: 60_000 });
 });
 
@@ -154,7 +143,7 @@ test('gradients, step by step', async () => {
 
 test('shapes that are typed in', async () => {
     const requests = JSON.parse(readFileSync(join(made, 'shapes.json'), 'utf8'));
-    for (const [i, { card, ...request }] of requests.entries()) {
+    for (const [i, { card, shape: request }] of requests.entries()) {
         await page.select('#shape [name="card"]', card);
         await page.select('#shape [name="element"]', request.element);
         for (const name of ['n_queries', 'query_len', 'n_documents', 'document_len', 'dim']) {

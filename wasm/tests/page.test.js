@@ -3,9 +3,8 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
-import puppeteer from 'puppeteer-core';
-
 import { serve } from '../examples/serve.js';
+import { launched } from './browser.js';
 import { ranked, sample } from './support.js';
 
 let browser;
@@ -14,11 +13,7 @@ let served;
 before(async () => {
     const folder = fileURLToPath(new URL('.', import.meta.resolve('maxsim-wasm')));
     served = await serve({ 'maxsim-wasm': folder, sample });
-    browser = await puppeteer.launch({
-        executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
-        // The sandbox needs what a container does not give to its root.
-        args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu'],
-    });
+    browser = await launched();
 });
 
 after(async () => {
