@@ -54,9 +54,13 @@ class Quantized:
 
     def as_side(self, mask: Any, first: Any, lengths: Any) -> Side:
         """These tokens as one side of a call; arguments of the call come before own ones."""
-        mask = self.mask if mask is None else mask
-        first = self.offsets if first is None else first
-        lengths = self.lengths if lengths is None else lengths
+        lib = library(self.codes)
+        if mask is None and self.mask is not None:
+            mask = lib.mask(self.mask, "mask")
+        if first is None and self.offsets is not None:
+            first = lib.indices(self.offsets, "offsets")
+        if lengths is None and self.lengths is not None:
+            lengths = lib.indices(self.lengths, "lengths")
         return Side(self.codes, mask, first, lengths, self.scales, self.mins)
 
     @property

@@ -47,7 +47,7 @@ def side(
         argument = f"{lower}_offsets" if starts is None else f"{lower}_starts"
         first = lib.indices(first, argument)
     if hasattr(x, "as_side"):
-        return _checked(lib, x.as_side(mask, first, lengths), lower)
+        return x.as_side(mask, first, lengths)  # type: ignore[no-any-return]
     if isinstance(x, (list, tuple)):
         check(mask is None and lengths is None and first is None, name,
               "one array where there are masks, lengths or offsets", "a list")
@@ -58,19 +58,6 @@ def side(
         first = lib.offsets([int(item.shape[0]) for item in items], items[0])
         return Side(lib.concatenate(items), None, first)
     return Side(lib.tokens(x, name), mask, first, lengths)
-
-
-def _checked(lib: Any, found: Side, lower: str) -> Side:
-    """A side with what it has beside its rows in the types that calls read."""
-    own: dict[str, Any] = {}
-    if found.mask is not None:
-        own["mask"] = lib.mask(found.mask, f"{lower}_mask")
-    if found.first is not None:
-        argument = f"{lower}_offsets" if found.lengths is None else f"{lower}_starts"
-        own["first"] = lib.indices(found.first, argument)
-    if found.lengths is not None:
-        own["lengths"] = lib.indices(found.lengths, f"{lower}_lengths")
-    return found._replace(**own) if own else found
 
 
 #: Wider element types are rounded to narrower ones, where sides have two.
