@@ -67,15 +67,20 @@ def measure(tool, data):
     relevant = [json.loads(line)["relevant"] for line in lines]
     exact = exact_scores(queries, documents)
     n_documents, (n_tokens, dim) = exact.shape[1], documents["embeddings"].shape
+
+    def bytes_per_token(file):
+        """Of a file of documents, less where each of these begins: 8 bytes."""
+        return (file.stat().st_size - n_documents * 8) / n_tokens
+
     rows = [row("float64", ranks(exact)[0], exact, exact, relevant, 8 * dim)]
     for name, (of_documents, of_queries) in FORMATS.items():
         file = tool.compressed("documents", of_documents)
         query_file = tool.compressed("queries", of_queries)
         order, scores = tool.ranked(query_file, file, n_documents)
-        found = numpy.empty_like(exact)
+        # A document that no ranking has would show as a number that is none.
+        found = numpy.full_like(exact, numpy.nan)
         numpy.put_along_axis(found, order, scores, axis=1)
-        per_token = (file.stat().st_size - n_documents * 8) / n_tokens
-        rows.append(row(name, order, found, exact, relevant, per_token))
+        rows.append(row(name, order, found, exact, relevant, bytes_per_token(file)))
         print(json.dumps(rows[-1]), flush=True)
     for name in SCREENS:
         file = tool.compressed("documents", FORMATS[name][0])
@@ -84,8 +89,8 @@ def measure(tool, data):
         # What is not shown stands behind, in any order.
         rest = [numpy.setdiff1d(numpy.arange(n_documents), best) for best in order]
         order = numpy.concatenate([order, numpy.array(rest)], axis=1)
-        per_token = rows[1]["bytes_per_token"] + file.stat().st_size / n_tokens
-        rows.append(row(f"{name}, then f16", order, None, exact, relevant, per_token))
+        both = bytes_per_token(sides[1]) + bytes_per_token(file)
+        rows.append(row(f"{name}, then f16", order, None, exact, relevant, both))
         print(json.dumps(rows[-1]), flush=True)
     return rows
 

@@ -36,7 +36,7 @@ struct Point {
 pub fn cards(root: &Path) -> Result<BTreeMap<String, Card>> {
     let gpus = super::read(&root.join("docs/measured"))?;
     let of = |gpu: &super::Gpu| {
-        let (_, record) = gpu.records.iter().find(|(title, _)| *title == "Forward")?;
+        let (_, record) = gpu.records.iter().find(|(title, _)| *title == super::FORWARD)?;
         Some((gpu.folder.to_uppercase(), card(record)?))
     };
     Ok(gpus.iter().filter_map(of).collect())
@@ -63,7 +63,7 @@ fn point(row: &Row) -> Option<Point> {
     })
 }
 
-/// Four digits and a bit: what a plot shows.
+/// Three decimals: what a plot shows.
 fn rounded(x: f64) -> f64 {
     (x * 1000.0).round() / 1000.0
 }

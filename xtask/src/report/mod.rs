@@ -21,6 +21,9 @@ use fidelity::Fidelity;
 use record::Record;
 use search::Search;
 
+/// The title of scores.
+const FORWARD: &str = "Forward";
+
 /// The title of training steps, which have tables of their own.
 const TRAINING: &str = "Training";
 
@@ -29,7 +32,7 @@ const COMPRESSED: &str = "Compressed documents";
 
 /// The records of a GPU's folder, in this order.
 const RECORDS: [(&str, &str); 3] =
-    [("forward", "Forward"), ("training", TRAINING), ("compressed", COMPRESSED)];
+    [("forward", FORWARD), ("training", TRAINING), ("compressed", COMPRESSED)];
 
 /// The records whose rows have goals in words, in the order of their sections.
 const WITH_GOALS: [(&str, &str); 3] = [
