@@ -185,7 +185,7 @@ fn training_steps_have_a_section_with_their_own_goals() {
 fn compressed_documents_have_a_section_with_their_limits_and_floors() {
     let root = root("compressed", &sample());
     write(&root).unwrap();
-    assert!(!page(&root).contains("Compressed documents"));
+    assert!(!page(&root).contains("## Compressed documents"));
     let path = root.join("docs/measured/gpu/compressed.json");
     fs::write(path, compressed_sample().to_string()).unwrap();
     write(&root).unwrap();
