@@ -114,13 +114,17 @@ def describe(side: Side) -> tuple[tuple[Any, ...], Any]:
     kind = NO_SCALES
     scales, mins = side.scales, side.mins
     if scales is not None:
+        # Before a number becomes an array of one.
+        kind = scale_kind(scales.dtype.name, scales.ndim, mins is not None)
         scales = _plain(scales)
         mins = None if mins is None else _plain(mins)
-        kind = scale_kind(scales.dtype.name, scales.ndim, mins is not None)
     weights = None if side.weights is None else _plain(side.weights)
+    # Codes of one byte with a scale and no minimum: FP8 where numpy has no name for it.
+    is_fp8 = data.dtype == np.uint8 and kind not in (NO_SCALES, AFFINE_SCALES)
+    element = "float8_e4m3fn" if is_fp8 else data.dtype.name
     items = (side.kind, side.n_items, data.shape[1] if side.kind == PADDED else 0, rows, dim,
              address(first), address(lengths), bool(wide and wide[0]))
-    matrix = (address(data), dim * data.dtype.itemsize, FORMATS[data.dtype.name],
+    matrix = (address(data), dim * data.dtype.itemsize, FORMATS[element],
               some_memory(side.mask), memory(scales), kind, memory(mins),
               some_memory(weights))
     numbers = (items, matrix)
@@ -224,8 +228,10 @@ def quantize(tokens: Side, format: int, kind: int) -> tuple[Any, Any, Any]:
     _maxsim.quantize(get_num_threads(), numbers, format, kind, room)
     del kept
     if format == FORMATS["float8_e4m3fn"]:
-        import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
-
+        try:
+            import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            return codes, scales, mins
         codes = codes.view(ml_dtypes.float8_e4m3fn)
     return codes, scales, mins
 

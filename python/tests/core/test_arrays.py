@@ -60,6 +60,25 @@ def test_bytes_in_the_other_order_are_the_same_numbers(dtype):
                           maxsim.maxsim(maxsim.quantize(Q), codes, d_lengths=lengths))
 
 
+@pytest.mark.parametrize("scales", ["float16", "float32", "tensor"])
+def test_fp8_codes_of_numpy_are_bytes_where_it_has_no_name_for_them(scales, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    Q, D = case()
+    want = [maxsim.quantize(x, "fp8", scales=scales) for x in (Q, D)]
+    found = [maxsim.quantize(x.numpy(), "fp8", scales=scales) for x in (Q, D)]
+    for one, other in zip(found, want):
+        assert one.codes.dtype == np.uint8
+        assert np.array_equal(one.codes, other.codes.view(torch.uint8).numpy())
+        assert np.array_equal(maxsim.dequantize(one), maxsim.dequantize(other).numpy())
+    assert np.array_equal(maxsim.maxsim(*found), maxsim.maxsim(*want).numpy())
+    corpus = maxsim.Corpus(found[1])
+    assert corpus.format == "fp8"
+    best, other = maxsim.topk(Q.numpy(), corpus, 2), maxsim.topk(Q, maxsim.Corpus(want[1]), 2)
+    assert np.array_equal(best.ids, other.ids) and np.array_equal(best.scores, other.scores)
+    with pytest.raises(TypeError, match="codes: expected int8 for int8, found uint8"):
+        maxsim.Quantized(found[1].codes, found[1].scales, format="int8")
+
+
 @pytest.mark.parametrize("call, kind, words", [
     (lambda Q, D: maxsim.maxsim(Q, D.astype(np.int8)), TypeError, ["D", "int8"]),
     (lambda Q, D: maxsim.maxsim(Q.astype(np.uint8), D), TypeError, ["Q", "uint8"]),
