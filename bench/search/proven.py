@@ -151,7 +151,8 @@ def fast_plaid(w, c, folder):
     from fast_plaid import search
 
     index = search.FastPlaid(index=folder, device="cuda:0" if w.on_gpu else "cpu")
-    index.create(documents_embeddings=c.problem.padded.float())
+    # Of one tensor it takes a sample with an axis more than its clustering has.
+    index.create(documents_embeddings=list(c.problem.padded.float().cpu()))
 
     def call(i=0):
         queries = c.host[i % len(c.host)].float()
