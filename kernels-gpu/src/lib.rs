@@ -13,7 +13,7 @@
 //! primitives         what the kernels of several families use: tiles, row vectors, accumulators
 //! sm80, sm90         the forward kernels by instruction set
 //! backward, loss, quantize, rescore, …          the other kernels
-//! projection         kernels of both instruction sets, of the parts of theirs
+//! projection, chamfer       kernels of both instruction sets, of the parts of theirs
 //! entry              the PTX entry points
 //! ```
 
@@ -30,7 +30,7 @@ pub mod table;
 mod backward;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod bandwidth;
-#[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
+#[cfg(target_arch = "nvptx64")]
 mod chamfer;
 #[cfg(all(target_arch = "nvptx64", maxsim_arch = "sm_80"))]
 mod combine_splits;

@@ -16,7 +16,7 @@ use crate::agree::allowance;
 use crate::case::{Case, Data, Pairs};
 use crate::engines::Problem;
 use crate::gradients::{all_devices, check, grad_scores, gradients};
-use crate::oracle::similarity;
+use crate::oracle::{Matrix, similarity};
 use crate::suite::Suite;
 
 /// Numbers of tokens that cases retrieve.
@@ -87,7 +87,12 @@ fn check_with<T: Element>(
 }
 
 /// The kernel that finds maxima on a CUDA device, of which thresholds have the bits.
-pub fn kernel<T: Element>(dim: usize, options: &XtrOptions) -> String {
+fn kernel<T: Element>(data: &Data, device: &Device, options: &XtrOptions) -> String {
+    let dim = data.queries.dim;
+    let is_compatible = options.normalizer == Normalizer::PylateCompatible;
+    if !is_compatible && is_sampled(T::TYPE, data, device, options) {
+        return format!("maxsim_forward_sm90_{}_d128_q256_winners", T::TYPE);
+    }
     let tile = match (options.normalize, T::TYPE) {
         (true, ElementType::F32) => "q128_normalized",
         (true, _) => "wide_q128_normalized",
@@ -96,6 +101,34 @@ pub fn kernel<T: Element>(dim: usize, options: &XtrOptions) -> String {
         (false, _) => "wide_q128_winners",
     };
     format!("maxsim_forward_sm80_{}_{tile}", T::TYPE)
+}
+
+/// Whether a device's kernel for compute capability 9.0 collects above bounds of a sample: of a
+/// cross product with 128 documents, of which few enough tokens are retrieved.
+pub fn is_sampled(
+    element: ElementType,
+    data: &Data,
+    device: &Device,
+    options: &XtrOptions,
+) -> bool {
+    let (queries, documents) = (&data.queries, &data.documents);
+    let is_hopper = device.limits().is_some_and(|limits| limits.capability == (9, 0));
+    let total = |side: &Matrix| side.items.iter().map(|item| item.len()).sum::<usize>();
+    let (n, k) = (documents.items.len(), options.k);
+    let sample = (n / 16 * 3).max(64) as f64;
+    let mean = sample * k as f64 / n as f64;
+    let rank = (mean + 4.5 * (mean * (1.0 - mean / sample).max(0.0)).sqrt()).ceil() + 1.0;
+    let room = ((10 << 20) / 4 / total(queries).max(1)).min(4096);
+    is_hopper
+        && element != ElementType::F32
+        && !options.normalize
+        && queries.dim <= 128
+        && data.pairs.len() == queries.items.len() * n
+        && n >= 128
+        && k < n
+        && k <= total(documents)
+        && rank <= sample
+        && room >= 4 * k
 }
 
 /// XTR scores, and the maxima and winners that they are of.
@@ -107,7 +140,7 @@ fn run<T: Element>(
     problem.call(device, |queries, documents, pairing| {
         let plain = ScoreOptions::default().winners(true).token_scores(true);
         let plain = plain.normalize(options.normalize);
-        let kernel = kernel::<T>(queries.layout().dim(), options);
+        let kernel = kernel::<T>(&problem.data, device, options);
         let plain = match device.ordinal() {
             Some(_) => plain.kernel(&*kernel).document_splits(1),
             None => plain,

@@ -191,3 +191,35 @@ pub(crate) fn query_token_rows(queries: &TokenLayout) -> Result<Vec<u32>> {
     );
     Ok(rows)
 }
+
+/// Bytes of the lists of all query tokens together, unless each has to have room for 2k.
+const LIST_BYTES: u64 = 10 << 20;
+
+/// Most similarities of a list, where 2k are not more.
+const LIST_LEN_MAX: u64 = 4096;
+
+/// Similarities that the list of each of so many query tokens has room for on a device: at least
+/// 2k.
+pub(crate) fn list_len(n_query_tokens: u64, k: u64) -> u64 {
+    (LIST_BYTES / 4 / n_query_tokens.max(1)).min(LIST_LEN_MAX).max(2 * k)
+}
+
+/// Documents of a sample of so many; `None` where there are too few.
+///
+/// Of 512 and k 256, 3 of 16 make bounds that 690 of 92 160 independent similarities reach, and
+/// 1107 where the sample says as little as it does of one query token in some thousands: lists of
+/// 2048 tokens have room for 1280.
+pub(crate) fn sample_len(n_documents: usize) -> Option<usize> {
+    (n_documents >= 128).then(|| (n_documents / 16 * 3).max(64))
+}
+
+/// Which of a sample's maxima, the largest first, is most likely no larger than the `k`-th largest
+/// maximum of all documents: 4½ standard deviations of what a sample has above that. `None` where
+/// the sample has no such maximum.
+pub(crate) fn sample_rank(n_documents: usize, k: usize) -> Option<usize> {
+    let n = sample_len(n_documents)?;
+    let share = k as f64 / n_documents as f64;
+    let mean = n as f64 * share;
+    let rank = (mean + 4.5 * (mean * (1.0 - share).max(0.0)).sqrt()).ceil() as usize + 1;
+    (share < 1.0 && rank <= n).then_some(rank)
+}

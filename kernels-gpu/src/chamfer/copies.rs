@@ -11,12 +11,14 @@
 
 use super::points::{Cloud, cloud_pair};
 use crate::abi::element::ElementType;
-use crate::abi::params::chamfer::select::{COPY_POINTS, CopyParams, MARKED, extent, scale};
-use crate::abi::params::chamfer::{CloudPair, PointTask, tag};
+use crate::abi::params::chamfer::select::{
+    BLOCK, COPY_POINTS, CopyParams, CopyTask, MARKED, extent, scale,
+};
+use crate::abi::params::chamfer::{CloudPair, tag};
 use crate::primitives::unroll::unroll;
 use crate::ptx::atomic::max_u32_if;
 use crate::ptx::convert::{narrow_f16, widen_f16};
-use crate::ptx::global::{load_u32x2, read_u32, store_u16, store_u32};
+use crate::ptx::global::{load_u32x4, read_u32, store_u16, store_u32};
 use crate::ptx::math::sqrt;
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::warp::{lane_idx, max_lanes, shuffle_xor_by};
@@ -35,6 +37,8 @@ struct Warp {
     pair: CloudPair,
     cloud: Cloud,
     first: u32,
+    /// Row of the copy of the first point.
+    row: u32,
 }
 
 impl Warp {
@@ -42,14 +46,15 @@ impl Warp {
     /// There must be a task for each CTA.
     #[inline(always)]
     unsafe fn new(params: &CopyParams) -> Warp {
-        let task = params.tasks + u64::from(block_idx_x()) * size_of::<PointTask>() as u64;
+        let task = params.tasks + u64::from(block_idx_x()) * size_of::<CopyTask>() as u64;
+        let in_task = thread_idx_x() / 32 * COPY_POINTS;
         // SAFETY: the caller's promise.
         unsafe {
-            let [pair_and_side, first] = load_u32x2(task);
+            let [pair_and_side, first, row, _] = load_u32x4(task);
             let (index, side) = (pair_and_side / 2, pair_and_side % 2);
             let pair = cloud_pair(params.clouds.pairs, index);
             let cloud = Cloud::of(&params.clouds, &pair, side);
-            Warp { index, side, pair, cloud, first: first + thread_idx_x() / 32 * COPY_POINTS }
+            Warp { index, side, pair, cloud, first: first + in_task, row: row + in_task }
         }
     }
 
@@ -185,8 +190,17 @@ pub unsafe fn copies(params: &CopyParams) {
                         terms(k - params.clouds.dim, term)
                     }
                 };
-                if warp.first + (I as u32) < warp.cloud.len {
-                    store_row(params, warp.place(I as u32), k, halves);
+                let row = u64::from(warp.row + I as u32);
+                if params.is_halved != 0 {
+                    let term = half_norm(norms[I], is_valid[I] & !is_odd[I], false).abs();
+                    let element = match k < params.clouds.dim {
+                        true => narrow_f16(if warp.side == 0 { value } else { -value }, 0.0),
+                        false => both_terms(k - params.clouds.dim, term, warp.side),
+                    };
+                    store_element(params.queries, params, row, k, element);
+                } else if warp.first + (I as u32) < warp.cloud.len {
+                    store_element(params.queries, params, row, k, halves[0]);
+                    store_element(params.documents, params, row, k, halves[1]);
                 }
             });
             k += 32;
@@ -228,6 +242,12 @@ impl Warp {
                 most_error = if error > most_error { error } else { most_error };
             }
             let is_there = self.first + (I as u32) < self.cloud.len;
+            if params.is_halved != 0 {
+                let block = (self.row + I as u32) / BLOCK;
+                let marks = is_valid[I] & is_odd[I] & (lane_idx() == 0);
+                // SAFETY: a word for each block of rows.
+                unsafe { max_u32_if(params.odd + u64::from(block) * 4, 1, u32::from(marks)) };
+            }
             if is_there && lane_idx() == I as u32 {
                 // SAFETY: a number per place.
                 unsafe {
@@ -273,18 +293,25 @@ fn terms(i: u32, number: f32) -> [u32; 2] {
     term
 }
 
-/// Writes an element of a point's query row and document row.
+/// Term `i` of a row that is multiplied with one of the other side: parts of the number and what
+/// the other's parts are multiplied by, rows of the first side the parts first.
+#[inline(always)]
+fn both_terms(i: u32, number: f32, side: u32) -> u32 {
+    let [factor, part] = terms(if i < 3 { i } else { i - 3 }, number);
+    let is_there = i < 6;
+    let is_part = (i < 3) == (side == 0);
+    if is_there { if is_part { part } else { factor } } else { 0 }
+}
+
+/// Writes an element of a row of copies.
 ///
 /// # Safety
-/// There must be both.
+/// There must be the row.
 #[inline(always)]
-unsafe fn store_row(params: &CopyParams, place: u64, k: u32, [query, document]: [u32; 2]) {
-    let offset = (place * u64::from(params.copied_dim) + u64::from(k)) * 2;
+unsafe fn store_element(rows: u64, params: &CopyParams, row: u64, k: u32, element: u32) {
+    let offset = (row * u64::from(params.copied_dim) + u64::from(k)) * 2;
     // SAFETY: the caller's promise.
-    unsafe {
-        store_u16(params.queries + offset, query);
-        store_u16(params.documents + offset, document);
-    }
+    unsafe { store_u16(rows + offset, element) };
 }
 
 /// The sum of a number of all lanes.

@@ -17,21 +17,42 @@
 //! backward pass. Nothing is as large as points × points, and no bit depends on the order of what
 //! CTAs do: keys are compared as whole numbers, and sums of gradients are sums of whole numbers.
 
+#[cfg(maxsim_arch = "sm_80")]
 mod compare;
+#[cfg(maxsim_arch = "sm_80")]
 mod copies;
+#[cfg(maxsim_arch = "sm_80")]
 mod gradients;
+#[cfg(maxsim_arch = "sm_90a")]
+pub mod halves;
+mod known;
+#[cfg(maxsim_arch = "sm_80")]
 mod nearest;
 mod points;
+#[cfg(maxsim_arch = "sm_90a")]
+pub mod products;
+#[cfg(maxsim_arch = "sm_80")]
 mod reduce;
+#[cfg(maxsim_arch = "sm_80")]
 mod refine;
+#[cfg(maxsim_arch = "sm_80")]
 pub mod search;
+#[cfg(maxsim_arch = "sm_80")]
 mod select;
+#[cfg(maxsim_arch = "sm_80")]
 pub mod sort;
 
+#[cfg(maxsim_arch = "sm_80")]
 pub use compare::compare;
+#[cfg(maxsim_arch = "sm_80")]
 pub use copies::{copies, extents};
+#[cfg(maxsim_arch = "sm_80")]
 pub use gradients::{gradients, scatter};
+#[cfg(maxsim_arch = "sm_80")]
 pub use nearest::nearest;
+#[cfg(maxsim_arch = "sm_80")]
 pub use reduce::reduce;
+#[cfg(maxsim_arch = "sm_80")]
 pub use refine::refine;
+#[cfg(maxsim_arch = "sm_80")]
 pub use select::select;

@@ -12,6 +12,7 @@
 
 use super::compare::{Tile, fill_listed, is_writer, own_place, share_best};
 use super::points::{Cloud, cloud_pair};
+use crate::abi::params::chamfer::products::row_at;
 use crate::abi::params::chamfer::select::{
     BLOCK, REFINE_LIST, REFINE_POINTS, REFINE_SHARES, RefineParams, SELECT_POINTS,
 };
@@ -65,7 +66,8 @@ pub unsafe fn refine(params: &RefineParams) {
         let pair = cloud_pair(clouds.pairs, params.pair_and_side / 2);
         let own = Cloud::of(clouds, &pair, params.pair_and_side % 2);
         let other = Cloud::of(clouds, &pair, 1 - params.pair_and_side % 2);
-        let tile = Tile::<4> { clouds, other: &other, first: block * BLOCK };
+        let first_other = (params.first_block + block) * BLOCK;
+        let tile = Tile::<4> { clouds, other: &other, first: first_other };
         let list = dynamic_shared() + REFINE_LIST as u32;
         while first < masks.total {
             // Everyone has read the list before.
@@ -73,7 +75,7 @@ pub unsafe fn refine(params: &RefineParams) {
             if thread_idx_x() < REFINE_POINTS && first + thread_idx_x() >= masks.total {
                 store_shared_u32(list + 4 * thread_idx_x(), u32::MAX);
             }
-            masks.list(params.first, first, list);
+            masks.list(params, first, list);
             sync_threads();
             let sums = tile.sums::<false>(|k| fill_listed(clouds, &own, list, k));
             let mut best = [NO_KEY; 4];
@@ -98,7 +100,7 @@ impl Masks {
     /// As [`refine`].
     #[inline(always)]
     unsafe fn of(params: &RefineParams, block: u32) -> Masks {
-        let n_words = params.n_points.div_ceil(SELECT_POINTS);
+        let n_words = params.n_words();
         let most = n_words.div_ceil(THREADS as u32);
         let first = thread_idx_x() * most;
         let n = n_words.saturating_sub(first);
@@ -134,7 +136,7 @@ impl Masks {
     /// # Safety
     /// As [`refine`]; the list must have its place in shared memory.
     #[inline(always)]
-    unsafe fn list(&self, first_point: u32, first: u32, list: u32) {
+    unsafe fn list(&self, params: &RefineParams, first: u32, list: u32) {
         let end = first + REFINE_POINTS;
         if (self.before >= end) | (self.before + self.points <= first) {
             return;
@@ -146,7 +148,9 @@ impl Masks {
             while word != 0 {
                 if (at >= first) & (at < end) {
                     let bit = word.trailing_zeros();
-                    let point = first_point + (self.first + i) * SELECT_POINTS + bit;
+                    let offset = (self.first + i) * SELECT_POINTS + bit;
+                    let offset = if params.are_rows != 0 { row_at(offset) } else { offset };
+                    let point = params.first + offset;
                     // SAFETY: the list has room for so many.
                     unsafe { store_shared_u32(list + 4 * (at - first), point) };
                 }

@@ -12,12 +12,13 @@
 //! distance is needed: what a product says of one is bound enough, since comparing a few blocks
 //! more costs less than comparing one first.
 
+use super::known::known_of;
 use super::points::{Cloud, cloud_pair};
 use crate::abi::params::chamfer::select::{
-    ITEM, MARK, RefineParams, SELECT_POINTS, SELECT_THREADS, SelectedPoint, extent, scale,
+    ITEM, MARK, RefineParams, SELECT_POINTS, SELECT_THREADS,
 };
 use crate::primitives::unroll::unroll;
-use crate::ptx::global::{read_f32, read_u32, store_u32_if};
+use crate::ptx::global::{read_f32, store_u32_if};
 use crate::ptx::math::sqrt;
 use crate::ptx::shared::{dynamic_shared, load_shared_f32, store_shared_f32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -33,7 +34,6 @@ const LOADED: u32 = 8;
 struct Task<'a> {
     params: &'a RefineParams,
     own: Cloud,
-    side: u32,
     /// This lane's point, in its cloud, and whether it has a neighbour.
     point: u32,
     is_valid: bool,
@@ -66,7 +66,6 @@ pub unsafe fn select(params: &RefineParams) {
         let point = params.first + offset;
         let task = Task {
             params,
-            side,
             point,
             is_valid: (offset < params.n_points) && own.is_valid(point),
             own,
@@ -137,27 +136,10 @@ impl Task<'_> {
     /// There must be the point.
     #[inline(always)]
     unsafe fn bound(&self, best: f32) -> f32 {
-        let copies = &self.params.copies;
-        let place = u64::from(self.own.place) + u64::from(self.point);
-        let word = |word: u32| {
-            let pair = u64::from(self.params.pair_and_side / 2);
-            let index = pair * u64::from(extent::LEN) + u64::from(word);
-            // SAFETY: words of the pair.
-            unsafe { read_u32(copies.extents + index * 4) }
-        };
-        // SAFETY: a number per place.
-        let (norm, error) =
-            unsafe { (read_f32(copies.norms + place * 4), read_f32(copies.errors + place * 4)) };
+        // SAFETY: the caller's promise.
+        let selected = unsafe { known_of(self.params, &self.own, self.point) };
         // Only blocks with marks have others at distance NaN, and they reach any bound.
-        let is_known = (error < f32::INFINITY) & (best > f32::NEG_INFINITY);
-        let selected = SelectedPoint {
-            norm,
-            error,
-            other_norm: f32::from_bits(word(extent::NORMS + 1 - self.side)),
-            other_error: f32::from_bits(word(extent::ERRORS + 1 - self.side)),
-            scale: scale(word(extent::MOST)),
-            dims: copies.copied_dim as f32,
-        };
+        let is_known = (selected.error < f32::INFINITY) & (best > f32::NEG_INFINITY);
         let bound = selected.bound(selected.reach(best, sqrt), sqrt);
         if is_known { bound } else { f32::NEG_INFINITY }
     }
@@ -168,7 +150,7 @@ impl Task<'_> {
     /// All lanes together.
     #[inline(always)]
     unsafe fn masks(&self, warp: u32, bound: f32) {
-        let n_groups = u64::from(self.params.n_points.div_ceil(SELECT_POINTS));
+        let n_groups = u64::from(self.params.n_words());
         let mut at = warp;
         // SAFETY: a word for each block and group.
         unsafe {

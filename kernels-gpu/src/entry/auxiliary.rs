@@ -79,6 +79,8 @@ macro_rules! run {
     (maxsim_chamfer_search) => { crate::chamfer::search::search };
     (maxsim_chamfer_extents) => { crate::chamfer::extents };
     (maxsim_chamfer_copies) => { crate::chamfer::copies };
+    (maxsim_chamfer_sm90_products) => { chamfer_products!() };
+    (maxsim_chamfer_sm90_select) => { crate::chamfer::halves::select };
     (maxsim_chamfer_select) => { crate::chamfer::select };
     (maxsim_chamfer_refine) => { crate::chamfer::refine };
     (maxsim_chamfer_reduce) => { crate::chamfer::reduce };
@@ -108,6 +110,8 @@ macro_rules! run {
     (maxsim_xtr_collect_normalized_f32) => {
         collect::collect_normalized::<Wide<sm80::F32, Normalized<false>, 32>>
     };
+    (maxsim_xtr_collect_sm90_f16) => { collect_mapped!(maxsim_xtr_collect_sm90_f16 F16) };
+    (maxsim_xtr_collect_sm90_bf16) => { collect_mapped!(maxsim_xtr_collect_sm90_bf16 Bf16) };
     (maxsim_xtr_select) => { crate::xtr::select::select };
     (maxsim_xtr_score) => { crate::xtr::score::score };
 
@@ -146,6 +150,45 @@ macro_rules! projection {
             let maps = [first, first + size_of::<TensorMap>() as u64];
             // SAFETY: the entry's.
             unsafe { crate::projection::sm90::project::<row::$element>(params, maps) }
+        }
+        run
+    }};
+}
+
+/// The products of clouds by a tensor map, which is the first field of the entry's parameter.
+#[cfg(maxsim_arch = "sm_90a")]
+macro_rules! chamfer_products {
+    () => {{
+        use crate::abi::params::chamfer::products::ProductParams;
+
+        #[inline(always)]
+        unsafe fn run(params: &ProductParams) {
+            let map = crate::ptx::parameter_address!(maxsim_chamfer_sm90_products);
+            // SAFETY: the entry's.
+            unsafe { crate::chamfer::products::products(params, map) }
+        }
+        run
+    }};
+}
+
+/// A kernel of XTR by tensor maps, which are the first three fields of the entry's parameter.
+#[cfg(maxsim_arch = "sm_90a")]
+macro_rules! collect_mapped {
+    ($name:ident $element:ident) => {{
+        use crate::abi::params::TensorMap;
+        use crate::abi::params::xtr::CollectParams;
+
+        #[inline(always)]
+        unsafe fn run(params: &CollectParams) {
+            let queries = crate::ptx::parameter_address!($name);
+            let map_bytes = size_of::<TensorMap>() as u64;
+            let maps = crate::sm90::Maps {
+                queries,
+                documents: queries + map_bytes,
+                document_tails: queries + 2 * map_bytes,
+            };
+            // SAFETY: the entry's.
+            unsafe { crate::sm90::collect::collect::<crate::sm90::$element>(params, maps) }
         }
         run
     }};

@@ -93,7 +93,6 @@ pub unsafe fn fetch_add_shared_if(address: u32, value: u32, condition: u32) -> u
 /// # Safety
 /// Where `condition` is not 0, `address` must be writable for 4 bytes, aligned to 4, and only be
 /// accessed this way by others.
-#[cfg(maxsim_arch = "sm_80")]
 #[inline(always)]
 pub unsafe fn fetch_add_if(address: u64, value: u32, condition: u32) -> u32 {
     let before;

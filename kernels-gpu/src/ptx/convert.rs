@@ -57,3 +57,22 @@ pub fn narrow_bf16(low: f32, high: f32) -> u32 {
     }
     pair
 }
+
+/// Two f32 cut off to f16, the first one in the low half: 0 for what is below 0, the largest f16
+/// for what is above it.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub fn cut_f16_from_zero(low: f32, high: f32) -> u32 {
+    let pair;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "cvt.rz.relu.f16x2.f32 {0}, {2}, {1};",
+            out(reg32) pair,
+            in(reg32) low,
+            in(reg32) high,
+            options(pure, nomem, nostack),
+        );
+    }
+    pair
+}

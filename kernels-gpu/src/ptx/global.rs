@@ -3,9 +3,7 @@
 //! Addresses come from parameter structs as integers; `ld.global` and `st.global`
 //! take them as they are, because the global window is the generic address space.
 
-#[cfg(maxsim_arch = "sm_80")]
-use super::access::conditional_stores;
-use super::access::{loads, stores, vector_loads, vector_stores};
+use super::access::{conditional_stores, loads, stores, vector_loads, vector_stores};
 use core::arch::asm;
 
 /// `value`, whose origin the compiler does not know. It turns a choice between two
@@ -312,11 +310,9 @@ stores! { reg64 u64;
     ///
     /// # Safety
     /// `address` must be writable and owned by this thread.
-    #[cfg(maxsim_arch = "sm_80")]
     store_u8(value: reg32 u32) = "st.global.u8";
 }
 
-#[cfg(maxsim_arch = "sm_80")]
 conditional_stores! { reg64 u64;
     /// Writes four bytes of global memory where `condition` is not 0.
     ///

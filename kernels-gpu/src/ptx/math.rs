@@ -47,6 +47,9 @@ arithmetic! {
     permute(a: u32, b: u32, selector: u32) -> u32 = "prmt.b32 {0}, {1}, {2}, {3};";
     /// The sums of two pairs of binary16 numbers, each rounded to nearest.
     add_f16x2(a: u32, b: u32) -> u32 = "add.rn.f16x2 {0}, {1}, {2};";
+    /// The smaller of each of two pairs of whole numbers of 16 bits, from 0 on.
+    #[cfg(maxsim_arch = "sm_90a")]
+    min_u16x2(a: u32, b: u32) -> u32 = "min.u16x2 {0}, {1}, {2};";
     /// `a * b + c` of two bfloat16 numbers each, with one rounding.
     #[cfg(maxsim_arch = "sm_80")]
     fma_bf16x2(a: u32, b: u32, c: u32) -> u32 = "fma.rn.bf16x2 {0}, {1}, {2}, {3};";

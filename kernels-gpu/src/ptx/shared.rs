@@ -177,3 +177,38 @@ conditional_stores! { reg32 u32;
     /// As [`store_shared_f32`], where `condition` is not 0.
     store_shared_u32_if(value: u32) = "st.shared.b32";
 }
+
+/// Writes eight bytes of shared memory `OFFSET` bytes behind an address where `most` is above
+/// `bound`, and gives the address `STEP` bytes on; else the address.
+///
+/// # Safety
+/// As [`store_shared_u32x2`] where it writes.
+#[cfg(maxsim_arch = "sm_90a")]
+#[inline(always)]
+pub unsafe fn push_shared_above<const OFFSET: u32, const STEP: u32>(
+    mut address: u32,
+    [a, b]: [f32; 2],
+    most: f32,
+    bound: f32,
+) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.gt.f32 p, {3}, {4};",
+            "@p st.shared.v2.f32 [{0}+{5}], {{{1}, {2}}};",
+            "@p add.u32 {0}, {0}, {6};",
+            "}}",
+            inout(reg32) address,
+            in(reg32) a,
+            in(reg32) b,
+            in(reg32) most,
+            in(reg32) bound,
+            const OFFSET,
+            const STEP,
+            options(nostack),
+        );
+    }
+    address
+}

@@ -22,7 +22,7 @@ pub(super) struct Stored;
 impl Product for Stored {
     #[inline(always)]
     unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
-        self,
+        &mut self,
         consumer: &mut Consumer<'_>,
         best: &mut [Best; 2],
         row: u32,
@@ -106,7 +106,7 @@ impl Consumer<'_> {
     /// # Safety
     /// As [`Product::tile`].
     #[inline(always)]
-    unsafe fn finish_search<K: Kernel>(&self, best: &Best) {
+    pub(super) unsafe fn finish_search<K: Kernel>(&self, best: &Best) {
         if K::WINNERS {
             let [a, b] = best.winner;
             let never = a.min(b) < NO_WINNER;

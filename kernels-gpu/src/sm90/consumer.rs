@@ -79,14 +79,28 @@ pub(super) const TAIL: u32 = 1;
 pub(super) const MASKED: u32 = 2;
 
 /// How a consumer multiplies a tile with its query rows, and reduces the products.
-pub(super) trait Product: Copy {
+pub(super) trait Product {
+    /// Takes the rows of the query tile that the consumer has just looked up.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup together.
+    #[inline(always)]
+    unsafe fn take_rows<K: Kernel>(&mut self, _: &Consumer<'_>, _tile: u32) {}
+
+    /// Ends what the tiles before have begun, behind the last one.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup together.
+    #[inline(always)]
+    unsafe fn end(&mut self, _warp: u32) {}
+
     /// Updates the online max with up to 2 · `N` document tokens from row `row` of their document
     /// on, of which a [`TAIL`] has `left`. Says whether a [`MASKED`] tile has valid columns.
     ///
     /// # Safety
     /// All threads of the warpgroup together; producers load the tile next.
     unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
-        self,
+        &mut self,
         consumer: &mut Consumer<'_>,
         best: &mut [Best; 2],
         row: u32,
@@ -106,7 +120,7 @@ pub(super) unsafe fn consume<K: Kernel, P: Product>(
     params: &ForwardParams,
     shared: &Shared,
     row_scales: RowScales,
-    product: P,
+    mut product: P,
     thread: u32,
 ) {
     // SAFETY: every warp is whole here. By the broadcast the assembler knows that the number is the
@@ -139,6 +153,7 @@ pub(super) unsafe fn consume<K: Kernel, P: Product>(
                 }
                 tile = work.tile;
                 consumer.load_rows::<K>(tile);
+                product.take_rows::<K>(&consumer, tile);
                 if K::SLABS > 0 {
                     barrier_wait(shared.query_full(), query_parity);
                     query_parity ^= 1;
@@ -151,9 +166,10 @@ pub(super) unsafe fn consume<K: Kernel, P: Product>(
             }
             let mut documents = Documents::new(params, &work);
             while let Some((entry, document)) = documents.next() {
-                consumer.document::<K, P>(product, entry, document);
+                consumer.document::<K, P>(&mut product, entry, document);
             }
         }
+        product.end(warp);
     }
 }
 
@@ -168,7 +184,7 @@ pub(super) const fn tile_clocks<K: Kernel>() -> u32 {
 impl Consumer<'_> {
     /// The warp's group in its fragment `fragment`.
     #[inline(always)]
-    fn group<K: Kernel>(&self, fragment: usize) -> u32 {
+    pub(super) fn group<K: Kernel>(&self, fragment: usize) -> u32 {
         let fragment = self.warp / 4 * K::FRAGMENTS as u32 + fragment as u32;
         4 * fragment + self.warp % 4
     }
@@ -197,7 +213,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn document<K: Kernel, P: Product>(
         &mut self,
-        product: P,
+        product: &mut P,
         entry: u32,
         document: Segment,
     ) {
@@ -229,7 +245,9 @@ impl Consumer<'_> {
             let place = (entry, document.start);
             let sum =
                 self.rows.finish::<K>(self.params, self.row_scales, place, &best, store, self.lane);
-            self.publish_sum::<K>(if has_tokens { sum } else { 0.0 });
+            if K::ADDS {
+                self.publish_sum::<K>(if has_tokens { sum } else { 0.0 });
+            }
         }
     }
 
@@ -241,7 +259,7 @@ impl Consumer<'_> {
     #[inline(always)]
     pub(super) unsafe fn tiles<K: Kernel, P: Product>(
         &mut self,
-        product: P,
+        product: &mut P,
         best: &mut [Best; 2],
         len: u32,
     ) {
@@ -267,7 +285,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn tail<K: Kernel, P: Product>(
         &mut self,
-        product: P,
+        product: &mut P,
         best: &mut [Best; 2],
         row: u32,
         left: u32,

@@ -32,6 +32,9 @@ pub(super) unsafe fn store_sums<K: Kernel>(params: &ForwardParams, shared: &Shar
                 let queries = QueryTile::new::<K>(params, tile, lane);
                 groups = TileGroups::new(queries.group, lane);
             }
+            if !K::ADDS {
+                continue;
+            }
             let mut entry = work.entry;
             while entry < work.entry_end {
                 barrier_wait(shared.sum_full(ring.slot), ring.parity);

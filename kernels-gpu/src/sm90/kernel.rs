@@ -22,6 +22,8 @@ pub trait Kernel {
     const WINNERS: bool;
     /// Whether rows are normalised.
     const NORMALIZES: bool;
+    /// Whether maxima are added to scores.
+    const ADDS: bool = true;
     /// Whether consumers load what columns are normalised by; scales of codes come with the tile.
     const LOADS_SCALES: bool = Self::NORMALIZES && !Self::Element::HAS_SCALES;
     /// Whether query rows have scales, too.

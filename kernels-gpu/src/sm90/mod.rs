@@ -41,6 +41,7 @@
 //! of the product.
 
 mod bitwise_max;
+pub mod collect;
 pub(crate) mod compute;
 mod consumer;
 pub mod contiguous;

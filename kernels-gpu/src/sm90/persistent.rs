@@ -5,7 +5,7 @@ use crate::primitives::row_scales::RowScales;
 use crate::ptx::thread::*;
 use crate::ptx::wgmma::WgmmaElement;
 use crate::sm90::compute::Stored;
-use crate::sm90::consumer::consume;
+use crate::sm90::consumer::{Product, consume};
 use crate::sm90::epilogue::store_sums;
 use crate::sm90::kernel::{Kernel, Maps, n_threads};
 use crate::sm90::producers::{QueryTile, load, load_queries};
@@ -25,6 +25,27 @@ pub unsafe fn forward<K: Kernel, const PRODUCER: u32, const ALONE: u32, const CO
     params: &ForwardParams,
     maps: Maps,
     row_scales: RowScales,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { run::<K, Stored, PRODUCER, ALONE, CONSUMER>(params, maps, row_scales, Stored) }
+}
+
+/// As [`forward`], with tiles multiplied and reduced by `product`.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub(super) unsafe fn run<
+    K: Kernel,
+    P: Product,
+    const PRODUCER: u32,
+    const ALONE: u32,
+    const CONSUMER: u32,
+>(
+    params: &ForwardParams,
+    maps: Maps,
+    row_scales: RowScales,
+    product: P,
 ) {
     const { assert!(K::FRAGMENTS == 1 || K::FRAGMENTS == 2) };
     const { assert!(!K::NORMALIZES || !K::Element::SPLITS) };
@@ -53,7 +74,7 @@ pub unsafe fn forward<K: Kernel, const PRODUCER: u32, const ALONE: u32, const CO
             } else {
                 claim_registers::<CONSUMER>();
             }
-            return consume::<K, _>(params, &shared, row_scales, Stored, thread - 128);
+            return consume::<K, P>(params, &shared, row_scales, product, thread - 128);
         }
         let (warp, lane) = (thread / 32, thread % 32);
         let mut queries = QueryTile::NONE;

@@ -59,8 +59,10 @@ impl WarpRows {
                         // SAFETY: the caller's promise.
                         rows.own_norms = unsafe { own.scales(row_scales, groups[I], lane) };
                     }
-                    // SAFETY: the caller's promise.
-                    rows.own_weights = unsafe { own.weights(params, groups[I], lane) };
+                    if K::ADDS {
+                        // SAFETY: the caller's promise.
+                        rows.own_weights = unsafe { own.weights(params, groups[I], lane) };
+                    }
                     if groups[I].n_rows() > 0 && params.winners | params.token_scores != 0 {
                         // SAFETY: the group has tokens, and there are pair-major outputs.
                         rows.place = unsafe { TokenPlace::new(params, groups[I]) };
@@ -110,7 +112,7 @@ impl WarpRows {
     }
 
     /// Epilogue of a document that starts at row `start`: stores winners and token scores, if
-    /// `store`, and gives [`sum_halves`] of valid rows.
+    /// `store`, and gives [`sum_halves`] of valid rows, where they are added.
     ///
     /// # Safety
     /// The whole warp together; the entry must belong to the groups' queries, and have a valid
@@ -137,6 +139,9 @@ impl WarpRows {
             }
             if store {
                 own.store(params, self.place, (entry, start), &rows, self.own_valid, lane);
+            }
+            if !K::ADDS {
+                return 0.0;
             }
             sum_halves(K::FRAGMENTS, own.values(&rows, self.own_weights, self.own_valid))
         }

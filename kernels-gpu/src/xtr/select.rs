@@ -1,7 +1,8 @@
 //! Selects the k-th largest of each query token's similarities: a CTA of 256 for each.
 //!
 //! ```text
-//! of maxima over documents      a first bound: as many similarities reach it
+//! of maxima over documents      a first bound: as many similarities reach it; it begins a call
+//! of maxima over some of them   a bound that as many reach as is asked for, most likely
 //! of a list that has all        the threshold
 //! of a list that was too short  a better bound, which as many similarities reach
 //! ```
@@ -77,6 +78,11 @@ pub unsafe fn select(params: &SelectParams) {
             if leads {
                 let bound = without_scale(f32::from_bits(bound), scale(params, token));
                 store_u32(bound_address, bound.to_bits());
+                store_u32(count_address, 0);
+                store_u32(params.thresholds + of_token, f32::NEG_INFINITY.to_bits());
+                if token == 0 {
+                    store_u32(params.n_open, 0);
+                }
             }
             return;
         }
@@ -89,11 +95,20 @@ pub unsafe fn select(params: &SelectParams) {
         let first = u64::from(token) * u64::from(collected.capacity);
         let (base, winners, winner_bytes) = (collected.lists, 0, 0);
         let numbers = Numbers { base, first, stride: 1, n, winners, winner_bytes };
-        // With fewer, the bound is the threshold: as many similarities reach it, or it is -∞.
-        let found = match n < params.k {
-            true => read_u32(bound_address),
-            false => kth_largest(numbers, params.k),
+        let bound = f32::from_bits(read_u32(bound_address));
+        let mut found = match n < params.k {
+            true => f32::NEG_INFINITY,
+            false => f32::from_bits(kth_largest(numbers, params.k)),
         };
+        let lowest = f32::NEG_INFINITY;
+        // With fewer above it, the bound is the threshold: as many similarities reach it, or it is
+        // -∞; or it was too high.
+        let is_too_high = (found <= bound) & (bound > lowest) & (params.bounds_are_likely != 0);
+        if found <= bound {
+            found = if is_too_high { lowest } else { bound };
+        }
+        let is_whole = is_whole & !is_too_high;
+        let found = found.to_bits();
         // Every thread has read count and bound.
         sync_threads();
         if leads && is_whole {

@@ -7,7 +7,7 @@ use maxsim::format::ElementType;
 use maxsim::training::{BackwardOptions, BackwardStrategy};
 use maxsim::xtr::{Normalizer, TokenPool, XtrOptions, XtrScores};
 use maxsim::{Device, Error, Pairing, Result, Tokens};
-use maxsim_tests::case::{Case, Pairs, elements, tokens};
+use maxsim_tests::case::{Case, Layout, Pairs, elements, tokens};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gpu::text;
 use maxsim_tests::strategy;
@@ -65,6 +65,65 @@ fn threads_change_no_bit() {
     assert!(one.winners().is_ok_and(|winners| winners.contains(&-1)));
     for n_threads in [2, 5] {
         assert_eq!(run(n_threads), one);
+    }
+}
+
+/// As many documents as a sample is taken of, where a GPU collects with the product of the maxima:
+/// few similarities above a bound and very many, more than a list has room for, bounds that are too
+/// high since all tie, NaN and infinities, masks and documents without tokens.
+#[test]
+fn samples_of_many_documents() {
+    let lengths: Vec<usize> = (0..137).map(|i| [1, 7, 0, 33, 140][i % 5]).collect();
+    let layouts = [Layout::Packed, Layout::PaddedLengths, Layout::Scattered];
+    let elements = [ElementType::F16, ElementType::Bf16];
+    let cases = Values::ALL.into_iter().zip(0u64..).flat_map(|(values, i)| {
+        let lengths = lengths.clone();
+        elements.into_iter().zip(0u64..).map(move |(element, j)| {
+            let n = 2 * i + j;
+            let mut case = Case {
+                element,
+                values,
+                poison: true,
+                upload: [n % 2 == 0, true],
+                // Of 2, 5, 17 and 64 tokens.
+                seed: 6 * (0x1234 + 0x40 * n) + 1 + n % 4,
+                ..Case::new([128, 40, 64][n as usize % 3], &[32, 5, 0, 17], &lengths)
+            };
+            case.documents.layout = layouts[n as usize % 3];
+            case.documents.valid_percent = (n % 4 == 1).then_some(70);
+            case.queries.valid_percent = (n % 4 > 1).then_some(70);
+            case
+        })
+    });
+    Suite::run("xtr_sampled", cases, check_case);
+}
+
+/// A list has no room for what one document alone has above the bound, which all others are below.
+#[test]
+fn a_sample_says_nothing_of_other_documents() {
+    let query = Tokens::padded(&[f16::ONE], 1, 1, 1).expect("a query");
+    let (n, len) = (128, 200);
+    for k in [1, 3, 40] {
+        for rises in [false, true] {
+            // All rows of a sample may be alike, and those beside it.
+            let value = |i: usize| match rises {
+                true => f16::from_f32((i % 2000) as f32),
+                false => f16::from_f32(if i / len % 8 == 3 { (i % 64) as f32 } else { -1.0 }),
+            };
+            let rows: Vec<f16> = (0..n * len).map(value).collect();
+            let documents = Tokens::padded(&rows, n, len, 1).expect("documents");
+            let options = XtrOptions::default().k(k);
+            let of = |device: &Device| {
+                let found = device.xtr(&query, &documents, &Pairing::cross(), &options);
+                let found = found.expect("scores");
+                let winners = found.winners().expect("winners").to_vec();
+                (found.values().to_vec(), found.thresholds().to_vec(), winners)
+            };
+            let found = of(&Device::cpu());
+            for device in cuda_devices() {
+                assert!(of(device) == found, "{device}: k {k}, rises {rises}");
+            }
+        }
     }
 }
 
@@ -214,7 +273,7 @@ fn times_on_a_gpu() {
             let xtr = || device.xtr(&queries, &documents, &cross, &options).map(|_| ());
             let of = |call: &dyn Fn() -> Result<()>| -> std::result::Result<f64, String> {
                 let mut best = f64::INFINITY;
-                for _ in 0..6 {
+                for _ in 0..40 {
                     let start = Instant::now();
                     call().map_err(text)?;
                     best = best.min(start.elapsed().as_secs_f64() * 1e3);

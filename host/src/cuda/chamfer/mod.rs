@@ -1,6 +1,7 @@
 //! Chamfer distances on a device: the launches that find neighbours, and those of gradients.
 
 mod found;
+mod joint;
 mod lists;
 mod search;
 mod select;
@@ -19,6 +20,7 @@ use maxsim_kernels::table::auxiliary::{
 };
 
 pub(crate) use self::found::CudaChamfer;
+use self::joint::{Joint, is_joint};
 use self::lists::{Comparison, Lists};
 use self::search::Search;
 use self::select::Selection;
@@ -51,8 +53,9 @@ pub(crate) struct CudaChamferWork {
     options: ChamferOptions,
     /// Pairs of large clouds, whose points are sorted.
     search: Option<Search>,
-    /// Pairs of large clouds of many dims.
+    /// Pairs of large clouds of many dims: one of the two, by the device and the dim.
     selection: Option<Selection>,
+    joint: Option<Joint>,
     n_pairs: u32,
     n_nearest_tasks: u32,
     n_point_tasks: u32,
@@ -83,15 +86,18 @@ impl CudaChamferWork {
             true => None,
             false => Some(Search::new(device, lists.searched.clone())?),
         };
-        let selection = match lists.selected.is_empty() {
-            true => None,
+        let n_points = pairs.layouts.map(TokenLayout::total_len).iter().sum::<u64>();
+        let counts = [n_points as usize, pairs.n_pairs()];
+        let (single, selected) = (options.single_direction, &lists.selected);
+        let (mut selection, mut joint) = (None, None);
+        match is_joint(device, pairs.dim()) {
+            _ if selected.is_empty() => {}
+            true => joint = Some(Joint::new(device, selected, single, counts)?),
             false => {
-                let n_points = pairs.layouts.map(TokenLayout::total_len).iter().sum::<u64>();
-                let counts = [n_points as usize, pairs.n_pairs()];
-                let single = options.single_direction;
-                Some(Selection::new(device, &lists.selected, single, pairs.dim(), counts)?)
+                let dim = pairs.dim();
+                selection = Some(Selection::new(device, selected, single, dim, counts)?);
             }
-        };
+        }
         let (memory, addresses) = upload_lists(device, lists.bytes())?;
         let mut has_overlaps = false;
         let mut has_other_rows = [false; 2];
@@ -111,6 +117,7 @@ impl CudaChamferWork {
             options: options.clone(),
             search,
             selection,
+            joint,
             n_pairs: pairs.n_pairs() as u32,
             n_nearest_tasks: lists.nearest.len() as u32,
             n_point_tasks: lists.points.len() as u32,
@@ -139,7 +146,8 @@ impl CudaChamferWork {
     /// Bytes of workspace that the work needs.
     pub(crate) fn workspace_bytes(&self) -> u64 {
         let search = self.search.as_ref().map_or(0, Search::workspace_bytes);
-        search.max(self.selection.as_ref().map_or(0, Selection::workspace_bytes))
+        let selection = self.selection.as_ref().map_or(0, Selection::workspace_bytes);
+        search.max(selection).max(self.joint.as_ref().map_or(0, Joint::workspace_bytes))
     }
 
     /// Bytes of what is found, and from where on these have distances, indices and values.
@@ -194,6 +202,10 @@ impl CudaChamferWork {
             if let Some(selection) = &self.selection {
                 let clouds = self.clouds(tokens);
                 selection.run(entered, stream, &clouds, addresses.keys, workspace)?;
+            }
+            if let Some(joint) = &self.joint {
+                let clouds = self.clouds(tokens);
+                joint.run(entered, stream, &clouds, addresses.keys, workspace)?;
             }
             if self.n_nearest_tasks > 0 {
                 let params = NearestParams {

@@ -44,7 +44,7 @@ const LEAST_LEN: u32 = 512;
 const MAXIMA_BYTES: u64 = 64 << 20;
 
 /// Alignment of each list in the workspace.
-const ALIGN_BYTES: u64 = 256;
+pub(super) const ALIGN_BYTES: u64 = 256;
 
 /// Whether blocks are selected by products of clouds of such lengths.
 pub(super) fn is_selected(lens: [u32; 2], dim: usize, metric: Metric) -> bool {
@@ -129,13 +129,11 @@ impl Selection {
         [n_places, n_pairs]: [usize; 2],
     ) -> Result<Selection> {
         let copied_dim = copied_dim(dim);
-        let (mut directions, mut tasks) = (Vec::new(), Vec::<[u32; 2]>::new());
+        let (mut directions, mut tasks) = (Vec::new(), Vec::<[u32; 4]>::new());
         for &(number, pair) in pairs {
             for side in 0..2 {
-                let len = pair.lens[side];
-                reserve(&mut tasks, len.div_ceil(COPY_LEN) as usize)?;
                 let pair_and_side = 2 * number + side as u32;
-                tasks.extend((0..len).step_by(COPY_LEN as usize).map(|at| [pair_and_side, at]));
+                add_copies(&mut tasks, pair_and_side, pair.lens[side], pair.places[side])?;
                 if side == 0 || !single_direction {
                     let [own, other] =
                         [side, 1 - side].map(|side| [pair.places[side], pair.lens[side]]);
@@ -222,8 +220,9 @@ impl Selection {
             documents,
             norms,
             errors,
+            odd: 0,
             copied_dim: self.copied_dim as u32,
-            reserved: 0,
+            is_halved: 0,
         };
         let at = |tokens: &CudaTokens, base: u64, place: u32| {
             tokens.at(base + u64::from(place) * self.copied_dim as u64 * 2)
@@ -247,11 +246,17 @@ impl Selection {
                         copies,
                         keys,
                         maxima,
+                        bests: 0,
+                        odd: 0,
                         masks,
                         pair_and_side: of.pair_and_side,
                         first,
                         n_points,
                         n_blocks: of.n_blocks(),
+                        first_block: 0,
+                        pitch_bytes: 0,
+                        are_rows: 0,
+                        is_first: 0,
                     };
                     let grid = n_points.div_ceil(SELECT_POINTS);
                     let shared = SELECT_SHARED_BYTES as u32;
@@ -307,8 +312,21 @@ impl SliceWork {
     }
 }
 
+/// Adds the [`CopyTask`](maxsim_kernels::abi::params::chamfer::select::CopyTask)s of so many points
+/// of a side, whose copies lie one behind the other.
+pub(super) fn add_copies(
+    tasks: &mut Vec<[u32; 4]>,
+    pair_and_side: u32,
+    len: u32,
+    row: u32,
+) -> Result<()> {
+    reserve(tasks, len.div_ceil(COPY_LEN) as usize)?;
+    tasks.extend((0..len).step_by(COPY_LEN as usize).map(|at| [pair_and_side, at, row + at, 0]));
+    Ok(())
+}
+
 /// Rows of copies whose address a call finds in its workspace.
-fn at_no_address(device: &Arc<CudaDevice>, layout: &TokenLayout) -> Result<CudaTokens> {
+pub(super) fn at_no_address(device: &Arc<CudaDevice>, layout: &TokenLayout) -> Result<CudaTokens> {
     let access = Access::uploaded(layout.dim(), ElementType::F16);
     CudaTokens::view(device, ElementType::F16, layout, access, [0; 3])
 }
@@ -323,7 +341,7 @@ fn slice_len(len: u32, n_blocks: usize) -> u32 {
 }
 
 /// Points one behind the other, so many to an item.
-fn items(len: u32, item_len: u32, dim: usize) -> Result<TokenLayout> {
+pub(super) fn items(len: u32, item_len: u32, dim: usize) -> Result<TokenLayout> {
     let mut offsets: Vec<u32> = Vec::new();
     reserve(&mut offsets, len.div_ceil(item_len) as usize + 1)?;
     offsets.extend((0..len).step_by(item_len as usize));

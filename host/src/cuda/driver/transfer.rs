@@ -100,13 +100,33 @@ impl CudaStream {
         entered: &Entered<'_>,
         from: [(u64, &mut [u8]); N],
     ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.read_parts(entered, from.map(|(address, to)| (address, [to]))) }
+    }
+
+    /// As [`CudaStream::read`], of memory that is copied at once to a destination for each part.
+    ///
+    /// # Safety
+    /// As there.
+    pub(in crate::cuda) unsafe fn read_parts<const N: usize, const PARTS: usize>(
+        &self,
+        entered: &Entered<'_>,
+        from: [(u64, [&mut [u8]; PARTS]); N],
+    ) -> Result<()> {
         let device = self.device();
-        let len: usize = from.iter().map(|(_, destination)| destination.len()).sum();
+        let len_of =
+            |parts: &[&mut [u8]; PARTS]| parts.iter().map(|part| part.len()).sum::<usize>();
+        let len: usize = from.iter().map(|(_, parts)| len_of(parts)).sum();
         if len > LANDING_BYTES_MAX {
             self.synchronize()?;
             // SAFETY: the caller's promise.
-            return from.into_iter().try_for_each(|(address, destination)| unsafe {
-                download(entered, address, destination)
+            return from.into_iter().try_for_each(|(mut address, parts)| {
+                parts.into_iter().try_for_each(|part| {
+                    let from = address;
+                    address += part.len() as u64;
+                    // SAFETY: the caller's promise.
+                    unsafe { download(entered, from, part) }
+                })
             });
         }
         let kept = lock(&device.landing).take().filter(|kept| kept.len_bytes() >= len);
@@ -114,8 +134,8 @@ impl CudaStream {
         let mut landing = kept.map_or_else(new, Ok)?;
         let mut rest = landing.as_mut_slice();
         let mut places: [&[u8]; N] = [&[]; N];
-        for ((address, destination), place) in from.iter().zip(&mut places) {
-            let (to, behind) = rest.split_at_mut(destination.len());
+        for ((address, parts), place) in from.iter().zip(&mut places) {
+            let (to, behind) = rest.split_at_mut(len_of(parts));
             if !to.is_empty() {
                 // SAFETY: the caller's promise; the page-locked bytes live, and are read behind the
                 // wait alone.
@@ -132,8 +152,12 @@ impl CudaStream {
             (*place, rest) = (to, behind);
         }
         self.synchronize()?;
-        for ((_, destination), place) in from.into_iter().zip(places) {
-            destination.copy_from_slice(place);
+        for ((_, parts), mut place) in from.into_iter().zip(places) {
+            for part in parts {
+                let (own, behind) = place.split_at(part.len());
+                part.copy_from_slice(own);
+                place = behind;
+            }
         }
         // Another thread may have returned its own meanwhile: that is dropped outside the lock.
         let surplus = lock(&device.landing).replace(landing);

@@ -1,7 +1,7 @@
 //! Launches that collect the similarities above bounds, with the lists of a forward plan.
 
-use maxsim_kernels::abi::params::NormalizedParams;
 use maxsim_kernels::abi::params::xtr::{CollectParams, Collected};
+use maxsim_kernels::abi::params::{ForwardParams, NormalizedParams};
 use maxsim_kernels::table::forward::Variant;
 
 use super::launch::{Operands, TensorMaps};
@@ -29,11 +29,38 @@ impl ForwardPlan {
         self.variant
     }
 
+    /// Enqueues the plan's launches over the documents whose numbers are listed at an address, of
+    /// more documents than the plan's.
+    ///
+    /// # Safety
+    /// As [`ForwardPlan::run`], for a plan of a cross product that runs its kernel alone; there
+    /// must be a number of one of the documents for each of the plan's, of which each is the
+    /// document of that place in the list.
+    pub(in crate::cuda) unsafe fn run_listed(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        tokens: [&CudaTokens; 2],
+        document_numbers: u64,
+        out: OutputAddresses,
+        workspace: u64,
+    ) -> Result<()> {
+        let maps = self.tensor_maps(entered, tokens[0], tokens[1])?;
+        let operands = Operands { tokens, found: [0; 2] };
+        for launch in &self.launches {
+            let params = self.params(launch, maps, tokens[0], tokens[1], out, workspace);
+            let params = ForwardParams { entry_document: document_numbers, ..params };
+            // SAFETY: the caller's promise.
+            unsafe { self.launch(entered, stream.raw(), launch, &params, operands, 0)? };
+        }
+        Ok(())
+    }
+
     /// Makes tokens ready to be read by [`Collecting::enqueue`], and enqueues what finds the scales
     /// of their rows.
     ///
     /// # Safety
-    /// The plan must be of a kernel for sm_80 without document splits, and the tokens of its
+    /// The plan must be of a kernel without document splits, and the tokens of its
     /// problem. The stream's workspace must have been grown to what the plan needs for them; until
     /// what is enqueued has run, nothing else may use that part of it.
     pub(in crate::cuda) unsafe fn prepare_collect<'a>(
@@ -73,24 +100,24 @@ impl Collecting<'_> {
         self.plan.variant
     }
 
-    /// Enqueues the plan's launches with a kernel of the same tile that collects.
+    /// Enqueues the plan's launches with a kernel of the same tile that collects, and stores
+    /// winners and token scores in `out` where it finds them.
     ///
     /// # Safety
-    /// The kernel's tile must be the plan's, and `collected` as it says, until the launches have
-    /// run; no other stream may use that or the tokens meanwhile.
+    /// The kernel's tile must be the plan's, `collected` as it says, and `out` of the plan's shape,
+    /// until the launches have run; no other stream may use these or the tokens meanwhile.
     pub(in crate::cuda) unsafe fn enqueue(
         &self,
         entered: &Entered<'_>,
         stream: &CudaStream,
         kernel: &Kernel<CollectParams>,
         collected: Collected,
+        out: OutputAddresses,
     ) -> Result<()> {
         let (document_scales, document_scales_are_f16) = match self.variant().normalizes() {
             true => self.operands.document_scales(self.variant()),
             false => (0, 0),
         };
-        // Nothing is stored there.
-        let out = OutputAddresses { scores: 0, winners: 0, token_scores: 0 };
         let [queries, documents] = self.operands.tokens;
         for launch in &self.plan.launches {
             let forward =

@@ -305,7 +305,7 @@ impl ForwardPlan {
     /// [`ForwardParams`] says, for `launch`, of these tokens, whose norms are prepared, and the
     /// scores of centroids be at `scores` where the kernel reads them; `stream` must be a stream of
     /// the context.
-    unsafe fn launch(
+    pub(super) unsafe fn launch(
         &self,
         entered: &Entered<'_>,
         stream: CUstream,

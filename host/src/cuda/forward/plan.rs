@@ -1,6 +1,7 @@
 //! Forward plans: a problem with its kernel and its work lists on the device, ready to launch.
 
-use std::sync::Arc;
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
 
 use maxsim_kernels::abi::arch::Arch;
 use maxsim_kernels::abi::element::Operand;
@@ -67,6 +68,8 @@ pub(crate) struct ForwardPlan {
     pub(super) has_unvisited_scores: bool,
     pub(super) launches: Vec<Launch>,
     pub(super) lists: DeviceLists,
+    /// What calls that run the plan among other work keep with it.
+    pub(in crate::cuda) beside: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl CudaDevice {
@@ -175,6 +178,7 @@ impl ForwardPlan {
             has_unvisited_scores: list.has_unvisited_scores,
             launches: list.launches,
             lists,
+            beside: OnceLock::new(),
         })
     }
 }

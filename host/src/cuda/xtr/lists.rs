@@ -10,24 +10,18 @@ use crate::cuda::driver::staging::upload_lists;
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::problem::xtr::query_token_rows;
-use crate::runtime::alloc::{filled, reserve};
+use crate::runtime::alloc::reserve;
 
 /// Addresses of lists by query, query token and pair, the tokens of a query behind those of the one
-/// before.
+/// before. They do not change.
+#[derive(Debug)]
 pub(super) struct Lists {
     /// First tokens of queries.
     pub first_tokens: u64,
-    /// Of each query token: its bound, −∞ so far, and how many similarities were above it.
-    pub bounds: u64,
-    pub counts: u64,
     /// Of each query token: where its maxima are.
     pub places: u64,
     /// Of each query token: its row.
     pub rows: u64,
-    /// Of each query token: its threshold, −∞ so far.
-    pub thresholds: u64,
-    /// How many query tokens have no threshold yet: 0 so far.
-    pub n_open: u64,
     /// Of each query: its first maximum, its first token and how many it has.
     pub queries: u64,
     /// Of each pair: its first maximum and its query, where they are listed.
@@ -74,33 +68,15 @@ impl Lists {
             }));
         }
         let rows = query_token_rows(layout)?;
-        let lowest = filled(n_tokens, f32::NEG_INFINITY)?;
-        let counts = filled(n_tokens, 0u32)?;
-        let lists: [&[u8]; 9] = [
+        let lists: [&[u8]; 5] = [
             cast_slice(&first_tokens),
-            cast_slice(&lowest),
-            cast_slice(&counts),
             cast_slice(&places),
             cast_slice(&rows),
-            cast_slice(&lowest),
-            &[0; 4],
             cast_slice(&queries),
             cast_slice(&pairs),
         ];
         let (memory, addresses) = upload_lists(device, lists)?;
-        let [first_tokens, bounds, counts, places, rows, thresholds, n_open, queries, pairs] =
-            addresses;
-        Ok(Lists {
-            first_tokens,
-            bounds,
-            counts,
-            places,
-            rows,
-            thresholds,
-            n_open,
-            queries,
-            pairs,
-            _memory: memory,
-        })
+        let [first_tokens, places, rows, queries, pairs] = addresses;
+        Ok(Lists { first_tokens, places, rows, queries, pairs, _memory: memory })
     }
 }

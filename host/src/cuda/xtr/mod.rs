@@ -1,34 +1,44 @@
 //! XTR on a device: maxima, thresholds and scores, one behind the other on a stream.
 //!
 //! ```text
-//! forward   maxima and winners of all pairs, by a kernel for sm_80
+//! forward   maxima and winners of all pairs
 //! select    the k-th largest of a query token's maxima: as many similarities reach it, few more
 //! collect   the similarities above that bound, by a kernel with the same tiles: the same bits
 //! select    the k-th largest of what was collected: the threshold
 //! score     scores of maxima and thresholds, and the winners that were retrieved
 //! ```
 //!
+//! Where a kernel for sm_90a collects, it finds maxima and winners, too, and the product of all
+//! pairs is computed once: bounds are made of the maxima of a sample of the documents.
+//!
 //! The host waits once, at the end. Where a list was too short for what is above its bound, the
 //! k-th largest of what came is a better bound, and the last three steps follow again; each time
-//! at least as many similarities are excluded as a list has beyond k. Maxima of other pairs than
-//! all give no bound, and then the first pass collects whatever comes first.
+//! at least as many similarities are excluded as a list has beyond k. So they do where fewer than k
+//! are above the bound of a sample, which −∞ replaces. Maxima of other pairs than all give no
+//! bound, and then the first pass collects whatever comes first.
 
 mod lists;
+mod places;
+mod sample;
 
 use std::sync::Arc;
 
 use bytemuck::cast_slice_mut;
+use maxsim_kernels::abi::arch::Arch;
 use maxsim_kernels::abi::element::{ElementType, Operand};
 use maxsim_kernels::abi::params::xtr::{
     CollectParams, Collected, SCORE_THREADS, SELECT_SHARED_BYTES, ScoreParams, SelectParams,
     divisor,
 };
 use maxsim_kernels::table::auxiliary::{
-    Family, XTR_COLLECT, XTR_COLLECT_128, XTR_COLLECT_NORMALIZED, XTR_SCORE, XTR_SELECT,
+    Family, XTR_COLLECT, XTR_COLLECT_128, XTR_COLLECT_MAPPED, XTR_COLLECT_NORMALIZED, XTR_SCORE,
+    XTR_SELECT,
 };
 use maxsim_kernels::table::forward::Variant;
 
 use self::lists::Lists;
+use self::places::Places;
+use self::sample::Sample;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::calls::{Reduction, XtrCall, XtrFound};
 use crate::cuda::driver::context::{CudaDevice, Entered};
@@ -40,14 +50,10 @@ use crate::cuda::forward::collect::Collecting;
 use crate::cuda::forward::plan::ForwardPlan;
 use crate::error::{Error, Result};
 use crate::problem::Problem;
+use crate::problem::outputs::OutputAddresses;
+use crate::problem::xtr::{list_len, sample_rank};
 use crate::runtime::alloc::filled;
 use crate::runtime::interrupt::Interrupt;
-
-/// Bytes of all lists together, unless each has to have room for 2k.
-const LIST_BYTES: u64 = 12 << 20;
-
-/// Most similarities of a list, where 2k are not more.
-const CAPACITY: u64 = 4096;
 
 /// Most bytes of maxima in a stream's workspace, which keeps them for its next call: more are the
 /// call's own.
@@ -56,20 +62,22 @@ const MAXIMA_KEPT_BYTES: u64 = 64 << 20;
 /// Alignment of what lies in the workspace.
 const ALIGN_BYTES: u64 = 256;
 
-/// Places in the stream's workspace, behind what the plans need: nothing there lives longer than
-/// a call.
-struct Places {
-    token_scores: u64,
-    lists: u64,
-    divisors: u64,
-    end: u64,
-}
+/// Bytes of the number of query tokens without a threshold, and what is left of them to a boundary.
+const N_OPEN_BYTES: u64 = 16;
 
 /// The kernels of a call.
 struct Kernels {
     collect: Kernel<CollectParams>,
     select: Kernel<SelectParams>,
     score: Kernel<ScoreParams>,
+}
+
+/// What a plan keeps for its calls.
+#[derive(Debug)]
+struct Beside {
+    lists: Lists,
+    /// Where the kernel that collects finds maxima and winners, too.
+    sample: Option<Sample>,
 }
 
 impl CudaDevice {
@@ -86,11 +94,47 @@ impl CudaDevice {
             None => CudaOutputs::unfilled(self, call.shape)?,
             Some(_) => CudaOutputs::with_room(self, [scores_bytes, winner_bytes, 0])?,
         };
-        let lists = Lists::new(self, call.problem)?;
+        let beside = self.beside(call)?;
+        let sample = match &beside.sample {
+            None => None,
+            Some(sample) => {
+                let rank = sample_rank(call.problem.documents().n_items(), call.k);
+                Some((sample, rank.ok_or_else(no_sample)?))
+            }
+        };
         self.on_idle_stream(|stream| {
-            let run = Run { device: self, call, pool, kernels: &kernels, lists: &lists };
+            let lists = &beside.lists;
+            let run = Run { device: self, call, pool, kernels: &kernels, lists, sample };
             run.run(stream, outputs)
         })
+    }
+
+    /// What the call's plan keeps: made by the first call of it.
+    fn beside(self: &Arc<CudaDevice>, call: &XtrCall<'_, ForwardPlan>) -> Result<Arc<Beside>> {
+        let kept = &call.work.beside;
+        if let Some(beside) = kept.get().cloned().and_then(|kept| kept.downcast().ok()) {
+            return Ok(beside);
+        }
+        let variant = call.work.variant();
+        let beside = Arc::new(Beside {
+            lists: Lists::new(self, call.problem)?,
+            sample: match variant.arch {
+                Arch::Sm90a => Some(Sample::new(self, call.problem, variant)?),
+                Arch::Sm80 => None,
+            }
+            .flatten(),
+        });
+        // Another thread may have been first: either will do.
+        let _ = kept.set(beside.clone());
+        Ok(beside)
+    }
+}
+
+/// The error of a plan for sm_90a whose problem gives no sample.
+fn no_sample() -> Error {
+    Error::Unsupported {
+        what: "XTR by a kernel for compute capability 9.0 of so few documents".into(),
+        why: "there is no sample of them".into(),
     }
 }
 
@@ -102,6 +146,8 @@ struct Run<'a> {
     pool: &'a ForwardPlan,
     kernels: &'a Kernels,
     lists: &'a Lists,
+    /// The sample that bounds are of, and which of its maxima they are.
+    sample: Option<(&'a Sample, usize)>,
 }
 
 impl Run<'_> {
@@ -112,64 +158,114 @@ impl Run<'_> {
         let places = self.places(capacity);
         let order = stream.order(&entered)?;
         let start = stream.workspace(&entered, order, places.end)?;
+        let places = places.at(start);
         let [kept_bytes, own_bytes] = self.maxima_bytes();
         let own = Buffer::new(self.device, own_bytes)?;
         if reduction.is_some() {
-            let at = if own_bytes > 0 { own.address() } else { start + places.token_scores };
+            let at = if own_bytes > 0 { own.address() } else { places.token_scores };
             outputs.lend_token_scores(at, kept_bytes + own_bytes);
         }
         drop(entered);
-        work.enqueue(stream, tokens[0], tokens[1], &outputs)?;
-        let entered = self.device.enter()?;
-        // SAFETY: the plan is of a kernel for sm_80, as the caller says, and the workspace large
-        // enough.
-        let collecting = unsafe { self.pool.prepare_collect(&entered, stream, tokens)? };
         let collected = Collected {
-            bounds: self.lists.bounds,
-            counts: self.lists.counts,
-            lists: start + places.lists,
+            bounds: places.bounds,
+            counts: places.counts,
+            lists: places.lists,
             first_tokens: self.lists.first_tokens,
             capacity: capacity as u32,
             reserved: 0,
         };
-        let selects = self.selects();
-        if selects && self.call.pool.is_none() {
-            self.select(&entered, stream, collected, &collecting, Some(&outputs))?;
+        if self.sample.is_none() {
+            work.enqueue(stream, tokens[0], tokens[1], &outputs)?;
         }
+        let entered = self.device.enter()?;
+        // SAFETY: the plan has no document splits, as the caller says, and the workspace is large
+        // enough.
+        let collecting = unsafe { self.pool.prepare_collect(&entered, stream, tokens)? };
+        let enqueued = Enqueued { entered: &entered, stream, places: &places, collected };
+        self.begin(&enqueued, &collecting, &outputs, start)?;
         let mut thresholds = filled(problem.queries().total_len(), 0.0f32)?;
         let n_scores = problem.shape().n_scores() as u64;
         let [mut values, mut divisors] = [filled(n_scores, 0.0f32)?, filled(n_scores, 0.0f32)?];
+        let mut is_first = true;
         loop {
             interrupt.check()?;
-            if selects {
-                self.find_thresholds(&entered, stream, collected, &collecting)?;
+            if self.selects() {
+                self.find_thresholds(&enqueued, &collecting, &outputs, is_first)?;
             }
-            let found = [outputs.addresses().scores, start + places.divisors];
             if let Some(reduction) = reduction {
-                self.score(&entered, stream, &outputs, reduction, found[1])?;
+                self.score(&enqueued, &outputs, reduction)?;
             }
-            let mut n_open = [0u32];
+            let mut n_open = [0u32; N_OPEN_BYTES as usize / 4];
             let (to_values, to_divisors) = match reduction {
                 Some(_) => (&mut values[..], &mut divisors[..]),
                 None => (&mut [][..], &mut [][..]),
             };
-            let from = [
-                (self.lists.n_open, cast_slice_mut(&mut n_open)),
-                (self.lists.thresholds, cast_slice_mut(&mut thresholds)),
-                (found[0], cast_slice_mut(to_values)),
-                (found[1], cast_slice_mut(to_divisors)),
+            let beside = [
+                cast_slice_mut(&mut n_open),
+                cast_slice_mut(&mut thresholds),
+                cast_slice_mut(to_divisors),
             ];
+            let values =
+                (outputs.addresses().scores, [cast_slice_mut(to_values), &mut [], &mut []]);
             // SAFETY: there are so many of each; this stream alone writes them.
-            unsafe { stream.read(&entered, from)? };
+            unsafe { stream.read_parts(&entered, [(places.n_open, beside), values])? };
             if n_open[0] == 0 {
                 break;
             }
+            is_first = false;
         }
         if reduction.is_some() {
             outputs.return_token_scores();
         }
         drop(own);
         Ok(XtrFound { outputs, values, divisors, thresholds })
+    }
+
+    /// Enqueues what finds the first bounds.
+    fn begin(
+        &self,
+        enqueued: &Enqueued<'_>,
+        collecting: &Collecting<'_>,
+        outputs: &CudaOutputs,
+        workspace: u64,
+    ) -> Result<()> {
+        let &Enqueued { entered, stream, places, .. } = enqueued;
+        let XtrCall { problem, tokens, k, .. } = *self.call;
+        let none = Maxima { address: 0, winners: 0, places: self.lists.places, rank: u32::MAX };
+        let lacks_some = problem.queries().is_masked() || problem.documents().has_empty_items();
+        let addresses = outputs.addresses();
+        let maxima = match self.sample {
+            Some((sample, rank)) => {
+                let [scores, maxima] = places.sample;
+                let out = OutputAddresses { scores, winners: 0, token_scores: maxima };
+                // SAFETY: the workspace has room for these outputs, and this stream alone uses it;
+                // the plan is of the documents with these numbers.
+                unsafe {
+                    let is_some = problem.documents().is_masked() || lacks_some;
+                    if is_some {
+                        // Maxima that no kernel writes are NaN, which are none.
+                        fill(entered, maxima, 0xFF, sample.lens_bytes[1], stream.raw())?;
+                    }
+                    // As for a plan of its own: every other output is written.
+                    outputs.clear(entered, stream.raw(), false, is_some)?;
+                    let numbers = sample.numbers;
+                    sample.plan.run_listed(entered, stream, tokens, numbers, out, workspace)?;
+                }
+                let places = sample.lists.places;
+                Maxima { address: maxima, winners: 0, places, rank: rank as u32 }
+            }
+            // Of other pairs there are none.
+            None if !self.selects() || self.call.pool.is_some() => {
+                Maxima { address: places.bounds, ..none }
+            }
+            None => Maxima {
+                address: addresses.token_scores,
+                winners: if lacks_some { addresses.winners } else { 0 },
+                rank: k as u32,
+                ..none
+            },
+        };
+        self.select(enqueued, collecting, maxima, false)
     }
 
     /// Whether there are similarities of which some query tokens retrieve a part.
@@ -185,14 +281,13 @@ impl Run<'_> {
         self.call.pool.map_or(self.call.problem, |(problem, _)| problem)
     }
 
-    /// Similarities that a list has room for: at least 2k, or all that there are.
+    /// Similarities that a list has room for.
     fn capacity(&self) -> u64 {
         if !self.selects() {
             return 0;
         }
-        let (n_tokens, k) = (self.call.problem.queries().total_len(), self.call.k as u64);
         let most = self.pooled().documents().total_len();
-        (LIST_BYTES / 4 / n_tokens).min(CAPACITY).max(2 * k).min(most)
+        list_len(self.call.problem.queries().total_len(), self.call.k as u64).min(most)
     }
 
     /// Bytes of maxima in the workspace, and in memory of the call's own: one of them is 0.
@@ -205,78 +300,98 @@ impl Run<'_> {
 
     fn places(&self, capacity: u64) -> Places {
         let XtrCall { problem, work, tokens, .. } = *self.call;
-        let plans = [work, self.pool].map(|plan| plan.workspace_bytes_of(tokens));
-        let mut end = plans.into_iter().fold(RESERVED_BYTES, u64::max);
-        let mut place = |len_bytes: u64| {
-            let start = end.next_multiple_of(ALIGN_BYTES);
+        let sample = self.sample.map(|(sample, _)| sample);
+        let plans = [Some(work), Some(self.pool), sample.map(|sample| &sample.plan)];
+        let plans = plans.into_iter().flatten().map(|plan| plan.workspace_bytes_of(tokens));
+        let mut end = plans.fold(RESERVED_BYTES, u64::max).next_multiple_of(ALIGN_BYTES);
+        let mut behind = |len_bytes: u64| {
+            let start = end;
             end = start + len_bytes;
             start
         };
+        let mut place = |len_bytes: u64| behind(len_bytes.next_multiple_of(ALIGN_BYTES));
         let [token_scores_bytes, _] = self.maxima_bytes();
-        let [token_scores, lists, divisors] = [
-            place(token_scores_bytes),
-            place(problem.queries().total_len() * capacity * 4),
-            place(problem.shape().n_scores() as u64 * 4),
-        ];
-        Places { token_scores, lists, divisors, end }
+        let n_tokens = problem.queries().total_len();
+        let [scores_bytes, maxima_bytes] = sample.map_or([0; 2], |sample| sample.lens_bytes);
+        Places {
+            token_scores: place(token_scores_bytes),
+            sample: [place(scores_bytes), place(maxima_bytes)],
+            lists: place(n_tokens * capacity * 4),
+            bounds: place(n_tokens * 4),
+            counts: place(n_tokens * 4),
+            n_open: behind(N_OPEN_BYTES),
+            thresholds: behind(n_tokens * 4),
+            divisors: behind(problem.shape().n_scores() as u64 * 4),
+            end,
+        }
     }
 
     /// Enqueues a pass that collects, and a selection of what came.
     fn find_thresholds(
         &self,
-        entered: &Entered<'_>,
-        stream: &CudaStream,
-        collected: Collected,
+        enqueued: &Enqueued<'_>,
         collecting: &Collecting<'_>,
+        outputs: &CudaOutputs,
+        is_first: bool,
     ) -> Result<()> {
-        // SAFETY: four bytes of the lists; bounds, counts and lists are of these query tokens, and
-        // this stream alone uses them; the kernel is that of the plan's tile.
+        let &Enqueued { entered, stream, places, collected } = enqueued;
+        let is_likely = is_first && self.sample.is_some();
+        let out = match self.sample {
+            Some(_) => outputs.addresses(),
+            // Nothing is stored there.
+            None => OutputAddresses { scores: 0, winners: 0, token_scores: 0 },
+        };
+        // SAFETY: four bytes of the workspace; bounds, counts and lists are of these query tokens,
+        // and this stream alone uses them; the kernel is that of the plan's tile.
         unsafe {
-            fill(entered, self.lists.n_open, 0, 4, stream.raw())?;
-            collecting.enqueue(entered, stream, &self.kernels.collect, collected)?;
+            if !is_first {
+                fill(entered, places.n_open, 0, 4, stream.raw())?;
+            }
+            collecting.enqueue(entered, stream, &self.kernels.collect, collected, out)?;
         }
-        self.select(entered, stream, collected, collecting, None)
+        let k = self.call.k as u32;
+        let none = Maxima { address: 0, winners: 0, places: self.lists.places, rank: k };
+        self.select(enqueued, collecting, none, is_likely)
     }
 
     /// Enqueues a selection: of maxima, where they are given, or of what was collected.
     fn select(
         &self,
-        entered: &Entered<'_>,
-        stream: &CudaStream,
-        collected: Collected,
+        &Enqueued { entered, stream, places, collected }: &Enqueued<'_>,
         collecting: &Collecting<'_>,
-        maxima: Option<&CudaOutputs>,
+        maxima: Maxima,
+        bounds_are_likely: bool,
     ) -> Result<()> {
-        let maxima = maxima.map(CudaOutputs::addresses);
-        let problem = self.call.problem;
-        let lacks_some = problem.queries().is_masked() || problem.documents().has_empty_items();
+        let n_tokens = self.call.problem.queries().total_len() as u32;
+        if n_tokens == 0 {
+            return Ok(());
+        }
         let params = SelectParams {
             collected,
-            thresholds: self.lists.thresholds,
+            thresholds: places.thresholds,
             scales: collecting.query_scales(),
             rows: self.lists.rows,
-            maxima: maxima.map_or(0, |maxima| maxima.token_scores),
-            winners: maxima.filter(|_| lacks_some).map_or(0, |maxima| maxima.winners),
-            places: self.lists.places,
-            n_open: self.lists.n_open,
-            k: self.call.k as u32,
+            maxima: maxima.address,
+            winners: maxima.winners,
+            places: maxima.places,
+            n_open: places.n_open,
+            k: maxima.rank,
             winner_bytes: self.call.shape.winner_bytes as u32,
+            bounds_are_likely: u32::from(bounds_are_likely),
+            reserved: 0,
         };
-        let n_tokens = problem.queries().total_len() as u32;
         let (kernel, shared_bytes) = (&self.kernels.select, SELECT_SHARED_BYTES as u32);
-        // SAFETY: the lists are of these query tokens, and so are maxima, of all documents; this
-        // stream alone uses them.
+        // SAFETY: the lists are of these query tokens, and so are maxima, of the documents that
+        // they are of; this stream alone uses them.
         unsafe { start(entered, stream.raw(), kernel, n_tokens, shared_bytes, &params) }
     }
 
     /// Enqueues the scores of all pairs.
     fn score(
         &self,
-        entered: &Entered<'_>,
-        stream: &CudaStream,
+        &Enqueued { entered, stream, places, .. }: &Enqueued<'_>,
         outputs: &CudaOutputs,
         reduction: Reduction,
-        divisors: u64,
     ) -> Result<()> {
         let XtrCall { problem, shape, tokens, .. } = *self.call;
         let n_pairs = problem.shape().n_scores() as u32;
@@ -287,13 +402,13 @@ impl Run<'_> {
         let params = ScoreParams {
             maxima: addresses.token_scores,
             winners: addresses.winners,
-            thresholds: self.lists.thresholds,
+            thresholds: places.thresholds,
             queries: self.lists.queries,
             pairs: self.lists.pairs,
             rows: self.lists.rows,
             mask: tokens[0].matrix().mask,
             scores: addresses.scores,
-            divisors,
+            divisors: places.divisors,
             n_pairs,
             row_len: problem.shape().row_len().unwrap_or(0) as u32,
             winner_bytes: shape.winner_bytes as u32,
@@ -304,6 +419,25 @@ impl Run<'_> {
         // divisors; this stream alone uses them.
         unsafe { start(entered, stream.raw(), &self.kernels.score, grid, 0, &params) }
     }
+}
+
+/// What work of a call is enqueued with.
+struct Enqueued<'a> {
+    entered: &'a Entered<'a>,
+    stream: &'a CudaStream,
+    places: &'a Places,
+    collected: Collected,
+}
+
+/// Maxima that bounds are made of; an address of 0 = none.
+#[derive(Clone, Copy)]
+struct Maxima {
+    address: u64,
+    /// Winners without which a maximum is none; 0 = all are.
+    winners: u64,
+    places: u64,
+    /// Which of them is the bound, the largest first.
+    rank: u32,
 }
 
 /// The number by which kernels know a reduction.
@@ -318,10 +452,11 @@ fn divisor(reduction: Reduction) -> u32 {
 
 /// The family of the kernels that collect with the tiles of a forward kernel.
 fn family(variant: &Variant) -> &'static Family<CollectParams> {
-    match (variant.normalizes(), variant.streams_queries) {
-        (true, _) => &XTR_COLLECT_NORMALIZED,
-        (false, true) => &XTR_COLLECT,
-        (false, false) => &XTR_COLLECT_128,
+    match (variant.arch, variant.normalizes(), variant.streams_queries) {
+        (Arch::Sm90a, ..) => &XTR_COLLECT_MAPPED,
+        (_, true, _) => &XTR_COLLECT_NORMALIZED,
+        (_, false, true) => &XTR_COLLECT,
+        (_, false, false) => &XTR_COLLECT_128,
     }
 }
 

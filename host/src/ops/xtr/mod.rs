@@ -123,11 +123,13 @@ impl Device {
     /// maxima, 8 bytes an entry, about 16 · `k` bytes at most for each of 256 query tokens a
     /// thread; scores have the same bits for every number of threads. On a CUDA device winners and
     /// maxima take 6 bytes an entry (8 where a document has 65 535 tokens), and what is above a
-    /// first bound 12 MB, or 8 · `k` bytes for each query token; in calls whose pairs are not all,
+    /// first bound 10 MB, or 8 · `k` bytes for each query token; in calls whose pairs are not all,
     /// or that others than those are retrieved from, or of fewer than `k` documents, what does not
     /// fit there costs further passes. A device keeps up to 64 MB of maxima, and the rest of this
     /// memory, for its next call.
-    /// It runs on a kernel for compute capability 8.0 on every device.
+    /// Kernels are those for compute capability 8.0, but for f16 and bf16 with up to 128 dims that
+    /// are not normalised, where every query meets every one of 128 documents or more: of those
+    /// there is one for 9.0, which computes them once.
     ///
     /// ```
     /// use maxsim::training::BackwardOptions;

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use maxsim_kernels::abi::arch::Arch;
+
 use super::{XtrScores, mask, reduce};
-use crate::cuda::{CudaDevice, ForwardPlan, Reduction, XtrCall, XtrFound};
+use crate::cuda::{CudaDevice, CudaTokens, ForwardPlan, Reduction, XtrCall, XtrFound};
 use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, TokensRef};
 use crate::error::{Error, Result};
@@ -13,7 +15,7 @@ use crate::problem::Problem;
 use crate::problem::options::ScoreOptions;
 use crate::problem::pairing::{Kind, Pairing};
 use crate::problem::scores::Scores;
-use crate::problem::xtr::{Normalizer, Pool, TokenPool, XtrOptions};
+use crate::problem::xtr::{Normalizer, Pool, TokenPool, XtrOptions, list_len, sample_rank};
 use crate::runtime::on::On;
 use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::{Format, ScorableWith};
@@ -75,6 +77,7 @@ impl Device {
         of_queries.check_read("queries")?;
         of_documents.check_read("documents")?;
         let problem = Problem::new(of_queries, of_documents, pairing)?;
+        let tokens = [&**queries.cuda_tokens()?, &**documents.cuda_tokens()?];
         let element = match (Q::FORMAT.element(), Q::FORMAT == D::FORMAT) {
             (Some(element), true) => element,
             _ => {
@@ -88,7 +91,10 @@ impl Device {
                 });
             }
         };
-        let score_options = kernel_options(element, problem.dim(), options);
+        let score_options = match is_mapped(cuda, &problem, tokens, element, options, reduction) {
+            true => mapped_options(element),
+            false => kernel_options(element, problem.dim(), options),
+        };
         let work = self.prepare_cached(queries, documents, pairing, &score_options)?;
         let of_pool = pool_pairing(&problem, options.pool)?;
         let pool = match &of_pool {
@@ -102,7 +108,6 @@ impl Device {
             None => None,
             Some((problem, work)) => Some((problem, plan_of(work)?)),
         };
-        let tokens = [&**queries.cuda_tokens()?, &**documents.cuda_tokens()?];
         let found = cuda.xtr(&XtrCall {
             problem: &problem,
             work: plan_of(&work)?,
@@ -140,6 +145,37 @@ fn kernel_options(element: ElementType, dim: usize, options: &XtrOptions) -> Sco
     let kernel = format!("maxsim_forward_sm80_{}_{tile}", element.name());
     let options = ScoreOptions::default().normalize(options.normalize);
     options.winners(true).token_scores(true).kernel(&*kernel).document_splits(1)
+}
+
+/// Whether a kernel for sm_90a collects, beside maxima and winners: of a cross product of tokens
+/// that TMA reads, up to dim 128, with a sample of documents, and lists that most likely have
+/// room for what is above its bound.
+fn is_mapped(
+    cuda: &CudaDevice,
+    problem: &Problem<'_>,
+    tokens: [&CudaTokens; 2],
+    element: ElementType,
+    options: &XtrOptions,
+    reduction: Option<Reduction>,
+) -> bool {
+    let k = options.k as u64;
+    element != ElementType::F32
+        && !options.normalize
+        && reduction.is_some()
+        && problem.dim() <= 128
+        && matches!(problem.pairing().0, Kind::Cross)
+        && Arch::Sm90a.runs_on(cuda.limits().capability)
+        && tokens.iter().all(|tokens| tokens.access().is_aligned())
+        && k <= problem.documents().total_len()
+        && list_len(problem.queries().total_len(), k) >= 4 * k
+        && sample_rank(problem.documents().n_items(), options.k).is_some()
+}
+
+/// How maxima are found where [`is_mapped`].
+fn mapped_options(element: ElementType) -> ScoreOptions {
+    let kernel = format!("maxsim_forward_sm90_{}_d128_q256_winners", element.name());
+    let options = ScoreOptions::default().winners(true).token_scores(true);
+    options.kernel(&*kernel).document_splits(1)
 }
 
 /// The pairs that thresholds are of: every query with every document of its pool. `None` where they

@@ -12,6 +12,7 @@
 //!
 //! The key 0 is none.
 
+pub mod products;
 pub mod select;
 
 use crate::abi::element::ElementType;

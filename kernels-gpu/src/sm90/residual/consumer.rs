@@ -24,7 +24,7 @@ pub(super) struct Decoded;
 impl Product for Decoded {
     #[inline(always)]
     unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
-        self,
+        &mut self,
         consumer: &mut Consumer<'_>,
         best: &mut [Best; 2],
         row: u32,

@@ -83,7 +83,7 @@ struct Held<'a>(&'a Rows);
 impl Product for Held<'_> {
     #[inline(always)]
     unsafe fn tile<K: Kernel, const N: usize, const KIND: u32>(
-        self,
+        &mut self,
         consumer: &mut Consumer<'_>,
         best: &mut [Best; 2],
         row: u32,
@@ -132,7 +132,7 @@ impl Consumer<'_> {
         // SAFETY: every warp is whole here; the producer loads these tiles in this order.
         unsafe {
             let len = broadcast(len);
-            self.tiles::<K, _>(Held(held), &mut best, len);
+            self.tiles::<K, _>(&mut Held(held), &mut best, len);
             let [first, second] = self.rows.halves::<K>(&best, self.lane);
             let weights = self.rows.weights::<K>();
             if kind == Kind::Whole {

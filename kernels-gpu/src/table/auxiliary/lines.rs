@@ -238,10 +238,21 @@ macro_rules! auxiliary_kernels {
     CHAMFER_COPIES(chamfer::select::CopyParams): Chamfer, chamfer::select::COPY_THREADS, 0 => {
         Sm80  -    maxsim_chamfer_copies 2;
     }
+    /// Finds half the squared distances of points of many dims, both directions at once, by TMA and
+    /// wgmma: two consumer warpgroups, 224 registers.
+    CHAMFER_PRODUCTS(chamfer::products::ProductParams): Chamfer, chamfer::products::THREADS,
+        chamfer::products::SHARED_BYTES => {
+        Sm90a -    maxsim_chamfer_sm90_products 1 tensor_maps;
+    }
     /// Finds the blocks of points of many dims that may have nearest ones. 64 registers.
     CHAMFER_SELECT(chamfer::select::RefineParams): Chamfer, chamfer::select::SELECT_THREADS,
         chamfer::select::SELECT_SHARED_BYTES => {
         Sm80  -    maxsim_chamfer_select 4;
+    }
+    /// The same, by products that serve both directions. 64 registers.
+    CHAMFER_SELECT_HALVES(chamfer::select::RefineParams): Chamfer,
+        chamfer::select::HALVES_POINTS as usize, chamfer::select::HALVES_SHARED_BYTES => {
+        Sm90a -    maxsim_chamfer_sm90_select 4;
     }
     /// Compares points of many dims with those that may be nearest. 128 registers: 96 are too few.
     CHAMFER_REFINE(chamfer::select::RefineParams): Chamfer, chamfer::THREADS,
@@ -308,6 +319,13 @@ macro_rules! auxiliary_kernels {
         Sm80  F16  maxsim_xtr_collect_normalized_f16 2;
         Sm80  Bf16 maxsim_xtr_collect_normalized_bf16 2;
         Sm80  F32  maxsim_xtr_collect_normalized_f32 2;
+    }
+    /// The same up to dim 128, beside maxima and winners, with the tiles of
+    /// `sm90_*_d128_q256_winners`: 224 registers for consumers.
+    XTR_COLLECT_MAPPED(xtr::CollectParams): Xtr, xtr::mapped::THREADS,
+        xtr::mapped::SHARED_BYTES => {
+        Sm90a F16  maxsim_xtr_collect_sm90_f16 1 tensor_maps;
+        Sm90a Bf16 maxsim_xtr_collect_sm90_bf16 1 tensor_maps;
     }
     /// Selects the k-th largest of each query token's similarities.
     XTR_SELECT(xtr::SelectParams): Xtr, xtr::SELECT_THREADS, xtr::SELECT_SHARED_BYTES => {

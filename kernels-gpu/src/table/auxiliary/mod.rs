@@ -153,11 +153,11 @@ macro_rules! lines {
 /// Defines the constant that launches name: the entry of a kernel that is alone, or the family.
 macro_rules! handle {
     ($(#[$doc:meta])* $handle:ident $params:ty, $role:ident $threads:tt $shared:tt
-        $arch:ident - $name:ident $blocks:literal;) => {
+        $arch:ident - $name:ident $blocks:literal $($word:ident)?;) => {
         $(#[$doc])*
         pub const $handle: Entry<$params> = {
             const LINES: &[Auxiliary] =
-                lines!($handle $role $threads $shared $arch - $name $blocks;);
+                lines!($handle $role $threads $shared $arch - $name $blocks $($word)?;);
             Entry::new(LINES[0].resources)
         };
     };

@@ -9,7 +9,8 @@ use crate::check;
 use crate::stand_in::{LAUNCHES, in_stand_in};
 
 /// A batch is two launches forward and two backward. A pair of large clouds takes eight more, or of
-/// many dims two and two for each direction, and without others none that compares all points.
+/// many dims two and three for each direction, or two and one and two for each, and without others
+/// none that compares all points.
 #[test]
 fn clouds_of_all_sizes_only_enqueue() {
     in_stand_in("chamfer::clouds_of_all_sizes_only_enqueue", |driver| {
@@ -17,7 +18,8 @@ fn clouds_of_all_sizes_only_enqueue() {
         for (n, len, dim, n_launches) in
             [(32, 2048, 3, 4), (3, 20_000, 3, 3 + 3 * 8), (1, 20_000, 4, 4), (1, 100_000, 2, 3 + 8)]
                 .into_iter()
-                .chain([(32, 1000, 128, 4), (2, 3000, 128, 3 + 2 + 2 * 6)])
+                .chain([(32, 1000, 128, 4), (2, 3000, 160, 3 + 2 + 2 * 6)])
+                .chain([(2, 3000, 128, 3 + 2 + 2 * 5)])
         {
             let points = vec![0.0f32; n * len * dim];
             let points = Tokens::padded(&points, n, len, dim).expect("shape");

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const LEAST_BYTES: u64 = 512;
 
 /// Bytes of the largest block.
-pub(super) const MOST_BYTES: u64 = 1 << 20;
+pub(super) const MOST_BYTES: u64 = 2 << 20;
 
 /// Bytes that small blocks are cut from.
 const SLAB_BYTES: u64 = 32 << 10;

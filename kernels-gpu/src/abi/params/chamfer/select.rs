@@ -36,6 +36,13 @@ pub const SELECT_POINTS: u32 = 32;
 /// Dynamic shared memory of that: the largest s of each point by each warp.
 pub const SELECT_SHARED_BYTES: usize = SELECT_THREADS * 4;
 
+/// Points of a CTA of `maxsim_chamfer_sm90_select`, and threads.
+pub const HALVES_POINTS: u32 = 256;
+
+/// Dynamic shared memory of that: the least t by each warp, bounds, and bits of points.
+pub const HALVES_SHARED_BYTES: usize =
+    (HALVES_POINTS as usize / 32 + 1) * HALVES_POINTS as usize * 2 + HALVES_POINTS as usize / 8;
+
 /// Points that a CTA of `maxsim_chamfer_refine` compares with a block at a time.
 pub const REFINE_POINTS: u32 = 32;
 
@@ -79,29 +86,47 @@ pub mod extent {
     pub const LEN: u32 = 8;
 }
 
+/// Points that a CTA of the kernels that copy points has.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CopyTask {
+    /// Twice the number of the pair, and the side of the points.
+    pub pair_and_side: u32,
+    /// First point.
+    pub first: u32,
+    /// Row of its copy.
+    pub row: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
 /// Parameters of the kernels that copy points.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CopyParams {
     /// The clouds.
     pub clouds: Clouds,
-    /// Address of a [`crate::abi::params::chamfer::PointTask`] for each CTA: [`COPY_LEN`] points.
+    /// Address of a [`CopyTask`] for each CTA: [`COPY_LEN`] points.
     pub tasks: u64,
     /// Address of [`extent::LEN`] words for each pair.
     pub extents: u64,
-    /// Address of the f16 query rows, by place.
+    /// Address of the f16 query rows; of those of [`super::products`], where copies are such.
     pub queries: u64,
-    /// Address of the f16 document rows, by place.
+    /// Address of the f16 document rows.
     pub documents: u64,
     /// Address of the f32 ‖p̂‖², by place.
     pub norms: u64,
     /// Address of the f32 distances between p̂ and the scaled point, no smaller than they are, by
     /// place; infinite where a point is not finite.
     pub errors: u64,
+    /// Address of a word for each 128 rows of [`super::products`]: not 0 where a point of theirs
+    /// is not finite. 0 before.
+    pub odd: u64,
     /// Dims of a row of a copy.
     pub copied_dim: u32,
-    /// Padding that keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// 1 where copies are those of [`super::products`]; rows behind a cloud's last point are then
+    /// such as are masked.
+    pub is_halved: u32,
 }
 
 /// Parameters of `maxsim_chamfer_select`, a CTA per [`SELECT_POINTS`] points, and of
@@ -113,8 +138,14 @@ pub struct RefineParams {
     pub copies: CopyParams,
     /// Address of the keys, by place of all pairs.
     pub keys: u64,
-    /// Address of the f32 largest s: for each query, for each block, for each point.
+    /// Address of the f32 largest s: for each query, for each block, for each point. Or of the f16
+    /// least t of [`super::products`]: for each block, for each point.
     pub maxima: u64,
+    /// Address of the f32 largest s of each point in earlier calls, by place, and with what this
+    /// one finds; 0 where there is only one call.
+    pub bests: u64,
+    /// Address of a word for each block: not 0 where it is wanted by every point.
+    pub odd: u64,
     /// Address of a word for each block, for each [`SELECT_POINTS`] points: a bit for each point
     /// that may have its neighbour in the block.
     pub masks: u64,
@@ -126,6 +157,27 @@ pub struct RefineParams {
     pub n_points: u32,
     /// Blocks of the other cloud.
     pub n_blocks: u32,
+    /// The first of them.
+    pub first_block: u32,
+    /// Bytes of the least t of a block.
+    pub pitch_bytes: u32,
+    /// Whether points are rows of products, so that their t have places of their own.
+    pub are_rows: u32,
+    /// Whether this is the first call for these points.
+    pub is_first: u32,
+}
+
+impl RefineParams {
+    /// Words of a block's masks: a bit for each place that a point may have.
+    #[inline(always)]
+    pub const fn n_words(&self) -> u32 {
+        let n_places = match self.are_rows {
+            0 => self.n_points,
+            // The last block's rows are anywhere in it.
+            _ => self.n_points.div_ceil(BLOCK) * BLOCK,
+        };
+        n_places.div_ceil(SELECT_POINTS)
+    }
 }
 
 /// A power of two that coordinates up to a magnitude, given by its bits, are multiplied by: the
@@ -166,12 +218,26 @@ impl SelectedPoint {
     /// largest, are off by less than (n + 64) · 2⁻²² · (‖p̂‖ ‖q̂‖ + ‖q̂‖²/2).
     #[inline(always)]
     pub fn bound(&self, distance: f32, root: impl Fn(f32) -> f32 + Copy) -> f32 {
-        let SelectedPoint { norm, error, other_error, scale, dims, .. } = *self;
-        // Squares may be too small for f32, too.
-        let distance = distance * (1.0 + dims * ULP) + dims * f32::MIN_POSITIVE;
-        let far = (root(distance) * scale + error + other_error) * (1.0 + 8.0 * ULP);
-        let bound = 0.5 * (norm - far * far) - self.rounded(root) - 8.0 * ULP * far * far;
+        let far = self.far(distance, root);
+        let bound = 0.5 * (self.norm - far * far) - self.rounded(root) - 8.0 * ULP * far * far;
         if bound.is_nan() { f32::NEG_INFINITY } else { bound }
+    }
+
+    /// A number that t of no point is above whose distance, by differences in f32, is as given or
+    /// smaller: as [`SelectedPoint::bound`], of half the squared distance of copies.
+    #[inline(always)]
+    pub fn bound_of_half(&self, distance: f32, root: impl Fn(f32) -> f32 + Copy) -> f32 {
+        let far = self.far(distance, root);
+        let bound = (0.5 + 8.0 * ULP) * far * far + self.rounded(root);
+        if bound.is_nan() { f32::INFINITY } else { bound }
+    }
+
+    /// No smaller than the distance, by differences in f32, of a point with such a t, cut off to
+    /// f16: that was less than one step larger.
+    #[inline(always)]
+    pub fn reach_of_half(&self, t: f32, root: impl Fn(f32) -> f32 + Copy) -> f32 {
+        let whole = t * (1.0 + 1.0 / 1024.0) + 1.0 / 16_777_216.0;
+        self.reach_of_squared(2.0 * whole, root)
     }
 
     /// No smaller than the distance, by differences in f32, of a point that has such an s.
@@ -180,14 +246,29 @@ impl SelectedPoint {
     /// are added, since the difference is rounded, too.
     #[inline(always)]
     pub fn reach(&self, s: f32, root: impl Fn(f32) -> f32 + Copy) -> f32 {
-        let SelectedPoint { norm, error, other_error, scale, dims, .. } = *self;
-        let squared = norm - 2.0 * s + 6.0 * self.rounded(root);
+        self.reach_of_squared(self.norm - 2.0 * s, root)
+    }
+
+    /// As [`SelectedPoint::reach`], by the squared distance of copies as products say it.
+    #[inline(always)]
+    fn reach_of_squared(&self, squared: f32, root: impl Fn(f32) -> f32 + Copy) -> f32 {
+        let SelectedPoint { error, other_error, scale, dims, .. } = *self;
+        let squared = squared + 6.0 * self.rounded(root);
         let near = root(if squared > 0.0 { squared } else { 0.0 });
         let far = (near + error + other_error) * (1.0 + 8.0 * ULP) / scale;
         far * far * (1.0 + dims * ULP) + dims * f32::MIN_POSITIVE
     }
 
-    /// No smaller than what a product s is off by.
+    /// No smaller than how far copies are of points at a distance, by differences in f32.
+    #[inline(always)]
+    fn far(&self, distance: f32, root: impl Fn(f32) -> f32) -> f32 {
+        let SelectedPoint { error, other_error, scale, dims, .. } = *self;
+        // Squares may be too small for f32, too.
+        let distance = distance * (1.0 + dims * ULP) + dims * f32::MIN_POSITIVE;
+        (root(distance) * scale + error + other_error) * (1.0 + 8.0 * ULP)
+    }
+
+    /// No smaller than what a product s is off by, or t.
     #[inline(always)]
     fn rounded(&self, root: impl Fn(f32) -> f32) -> f32 {
         let SelectedPoint { norm, other_norm, dims, .. } = *self;
@@ -221,6 +302,12 @@ mod tests {
         a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
     }
 
+    /// A number from 0 on, cut off to f16.
+    fn cut_off(x: f64) -> f32 {
+        let step = 2f64.powi(x.max(2f64.powi(-14)).log2().floor() as i32 - 10);
+        ((x.max(0.0) / step).floor() * step) as f32
+    }
+
     /// Points of a cloud of `DIM` dims, some of them near the others, and what is known of them.
     struct Copies<const DIM: usize> {
         points: Vec<[f32; DIM]>,
@@ -251,11 +338,11 @@ mod tests {
         }
 
         /// Pairs of points whose s is below the bound of their distance, and of what s says that
-        /// the distance may be.
-        fn n_missed(&self, scale: f32, errors: &[f32]) -> [usize; 2] {
+        /// the distance may be; the same of t, cut off; and of t as if it were not cut off.
+        fn n_missed(&self, scale: f32, errors: &[f32]) -> [usize; 5] {
             let most = |of: &[f32]| of.iter().fold(0.0f32, |most, &x| most.max(x));
             let norms: Vec<f32> = self.copies.iter().map(|p| dot(p, p) as f32).collect();
-            let mut n_missed = [0; 2];
+            let mut n_missed = [0; 5];
             for (i, p) in self.points.iter().enumerate() {
                 let point = SelectedPoint {
                     norm: norms[i],
@@ -272,6 +359,11 @@ mod tests {
                     let s = dot(copies[0], copies[1]) - 0.5 * dot(copies[1], copies[1]);
                     n_missed[0] += usize::from(s < f64::from(point.bound(distance, f32::sqrt)));
                     n_missed[1] += usize::from(point.reach(s as f32, f32::sqrt) < distance);
+                    let t = cut_off(0.5 * dot(copies[0], copies[0]) - s);
+                    n_missed[2] += usize::from(t > point.bound_of_half(distance, f32::sqrt));
+                    n_missed[3] += usize::from(point.reach_of_half(t, f32::sqrt) < distance);
+                    let whole = point.reach_of_squared(2.0 * t, f32::sqrt);
+                    n_missed[4] += usize::from(whole < distance);
                 }
             }
             n_missed
@@ -283,9 +375,12 @@ mod tests {
     fn bounds_miss_no_point() {
         let scale = scale(0.51f32.to_bits());
         let copies = Copies::<40>::new(150, scale);
-        assert_eq!(copies.n_missed(scale, &copies.errors), [0; 2]);
+        let missed = copies.n_missed(scale, &copies.errors);
+        assert_eq!(missed[..4], [0; 4]);
+        let missed_if_whole = missed[4];
         let missed = copies.n_missed(scale, &vec![0.0; copies.errors.len()]);
         assert!(missed[0] > 100 && missed[1] > 20, "{missed:?}");
+        assert!(missed[2] > 20 && missed_if_whole > 0, "{missed:?}, {missed_if_whole}");
     }
 
     #[test]

@@ -45,6 +45,37 @@ pub const fn queues_offset(
     sm80::shared_bytes(query_tile, document_tile, slabs, stages).next_multiple_of(16)
 }
 
+/// Geometry of the kernels for sm_90a: the tiles of `sm90_*_d128_q256_winners`, and queues of each
+/// consumer thread in place of four of the ring's stages.
+pub mod mapped {
+    use crate::abi::layout::sm90;
+    use crate::abi::params::Group;
+
+    /// Query rows of a tile.
+    const QUERY_TILE: usize = sm90::query_tile(2, 2);
+    /// Slabs of a row.
+    const SLABS: usize = 2;
+    /// Depth of the ring.
+    pub const STAGES: usize = 6;
+    /// Threads of a CTA.
+    pub const THREADS: usize = sm90::threads(2);
+    /// Bytes from a pair in a thread's queue to the next: the pairs of all consumer threads lie
+    /// beside each other.
+    pub const QUEUE_STEP_BYTES: usize = 256 * 8;
+    /// Bytes of all threads' queues of a row of their fragments, of 16 pairs each: all that a row
+    /// has in a tile.
+    pub const QUEUE_ROW_BYTES: usize = 16 * QUEUE_STEP_BYTES;
+    /// Where the queues lie in shared memory.
+    pub const QUEUES_OFFSET: usize =
+        sm90::shared_bytes(QUERY_TILE, SLABS, STAGES, 1, false, false).next_multiple_of(8);
+    /// Where the bounds of a tile's rows lie.
+    pub const BOUNDS_OFFSET: usize = QUEUES_OFFSET + 2 * QUEUE_ROW_BYTES;
+    /// Where the query token of each group's first row lies.
+    pub const TOKENS_OFFSET: usize = BOUNDS_OFFSET + QUERY_TILE * 4;
+    /// Dynamic shared memory.
+    pub const SHARED_BYTES: usize = TOKENS_OFFSET + QUERY_TILE / Group::ROWS * 4;
+}
+
 /// What is collected of each query token, of all queries one after the other.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +118,9 @@ pub struct MaximaPlace {
     pub n: u32,
 }
 
-/// Parameters of the kernel that selects: of the maxima first bounds, of what was collected
-/// thresholds or better bounds. A CTA for each query token.
+/// Parameters of the kernel that selects: of the maxima first bounds, with counts of 0, thresholds
+/// of −∞ and no query token that has none yet; of what was collected thresholds or better bounds.
+/// A CTA for each query token.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SelectParams {
@@ -112,6 +144,11 @@ pub struct SelectParams {
     pub k: u32,
     /// Bytes of a winner, 2 or 4.
     pub winner_bytes: u32,
+    /// 1 where it is likely, and not sure, that `k` similarities reach each bound: one that fewer
+    /// are above is replaced by −∞.
+    pub bounds_are_likely: u32,
+    /// Not used.
+    pub reserved: u32,
 }
 
 /// What sums of retrieved maxima are divided by, as numbers that kernels take.
@@ -191,7 +228,7 @@ mod tests {
     fn structs_have_no_padding_that_nobody_named() {
         assert_eq!(size_of::<Collected>(), 4 * 8 + 2 * 4);
         assert_eq!(size_of::<CollectParams>(), size_of::<NormalizedParams>() + 40);
-        assert_eq!(size_of::<SelectParams>(), 40 + 7 * 8 + 2 * 4);
+        assert_eq!(size_of::<SelectParams>(), 40 + 7 * 8 + 4 * 4);
         assert_eq!(size_of::<MaximaPlace>(), 16);
         assert_eq!(size_of::<QueryPlace>(), 16);
         assert_eq!(size_of::<PairPlace>(), 16);
