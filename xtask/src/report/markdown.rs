@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::record::{Facts, Record, Row, Timed};
-use super::{COMPRESSED, Gpu, TRAINING, compressed, fidelity, search, training};
+use super::{COMPRESSED, Gpu, TRAINING, compressed, fidelity, literature, search, training};
 
 /// Cases of the short table.
 const SHORT: [&str; 10] = [
@@ -30,15 +30,11 @@ const COLD_START_GOALS_MS: [(&str, f64); 2] = [("cubin", 50.0), ("ptx", 500.0)];
 /// Goal of a call's cost on the host, in microseconds.
 const ENQUEUE_GOAL_US: f64 = 8.0;
 
-/// Where the tables of the literature are among these, or why they are not: not measured, so
-/// written by hand.
-const LITERATURE: &str = include_str!("literature.txt");
-
 pub fn page(gpus: &[Gpu]) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `cargo xtask report` from `docs/measured/*/*.json`, which \
-         `bench/campaign.py`, `bench/training.py`, `bench/operations`, `bench/search` and \
-         `bench/cpu` make; not edited by hand.\n",
+         `bench/campaign.py`, `bench/training.py`, `bench/operations`, `bench/search`, \
+         `bench/cpu`, `bench/fidelity` and `bench/literature` make; not edited by hand.\n",
     );
     for gpu in gpus {
         for (title, record) in &gpu.records {
@@ -58,8 +54,11 @@ pub fn page(gpus: &[Gpu]) -> String {
         if let Some(record) = &gpu.fidelity {
             fidelity::section(&mut page, record);
         }
+        if let Some(record) = &gpu.literature {
+            literature::section(&mut page, &gpu.folder, record);
+        }
     }
-    page + LITERATURE
+    page + literature::TABLES
 }
 
 /// Writes where, when and how the record was measured.

@@ -3,6 +3,7 @@
 mod compressed;
 mod fidelity;
 mod figures;
+mod literature;
 mod markdown;
 pub mod page;
 mod plots;
@@ -18,6 +19,7 @@ use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
 
 use fidelity::Fidelity;
+use literature::Literature;
 use record::Record;
 use search::Search;
 
@@ -54,6 +56,8 @@ struct Gpu {
     with_goals: Vec<(&'static str, Search)>,
     /// Rankings of compressed tokens.
     fidelity: Option<Fidelity>,
+    /// Tables of the literature.
+    literature: Option<Literature>,
 }
 
 /// Writes the report.
@@ -116,9 +120,11 @@ fn read(measured: &Path) -> Result<Vec<Gpu>> {
             }
         }
         let fidelity = record_at(&folder.path().join("fidelity.json"))?;
-        if !records.is_empty() || !with_goals.is_empty() || fidelity.is_some() {
+        let literature: Option<Literature> = record_at(&folder.path().join("literature.json"))?;
+        let are_rows = !records.is_empty() || !with_goals.is_empty();
+        if are_rows || fidelity.is_some() || literature.is_some() {
             let folder = folder.file_name().to_string_lossy().into_owned();
-            gpus.push(Gpu { folder, records, with_goals, fidelity });
+            gpus.push(Gpu { folder, records, with_goals, fidelity, literature });
         }
     }
     gpus.sort_by(|a, b| a.folder.cmp(&b.folder));

@@ -10,19 +10,20 @@ use plotters::prelude::*;
 use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::Gpu;
 use super::markdown::read_rate;
 use super::record::{Record, Row};
+use super::{Gpu, literature};
 
-const OURS: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
+pub(super) const OURS: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
 const SLOWER: RGBColor = RGBColor(0xc0, 0x50, 0x30);
-const PEERS: [RGBColor; 4] = [
+pub(super) const PEERS: [RGBColor; 5] = [
     RGBColor(0xe0, 0x8a, 0x1e),
     RGBColor(0x5a, 0x9c, 0x4a),
     RGBColor(0x8a, 0x5f, 0xa8),
     RGBColor(0x70, 0x70, 0x70),
+    RGBColor(0xc7, 0x4b, 0x8a),
 ];
-const FAINT: RGBColor = RGBColor(0xb0, 0xb0, 0xb0);
+pub(super) const FAINT: RGBColor = RGBColor(0xb0, 0xb0, 0xb0);
 
 /// File name and content of every plot that a GPU's records have figures for.
 pub fn all(gpu: &Gpu) -> Result<Vec<(&'static str, String)>> {
@@ -39,6 +40,9 @@ pub fn all(gpu: &Gpu) -> Result<Vec<(&'static str, String)>> {
         if !record.scaling.is_empty() {
             plots.push(("documents.svg", documents(name, record)?));
         }
+    }
+    if let Some(record) = &gpu.literature {
+        plots.extend(literature::plots::all(record.card(&gpu.folder), record)?);
     }
     Ok(plots)
 }
@@ -186,19 +190,19 @@ fn short(value: &f64) -> String {
 }
 
 /// Least and largest value with some room, for a logarithmic axis.
-fn span(values: &[f64], room: f64) -> (f64, f64) {
+pub(super) fn span(values: &[f64], room: f64) -> (f64, f64) {
     let usable = || values.iter().copied().filter(|value| *value > 0.0);
     let (least, most) = usable().fold((f64::INFINITY, 0.0), |(l, m), v| (v.min(l), v.max(m)));
     if most == 0.0 { (1.0, 10.0) } else { (least / room, most * room) }
 }
 
-type Root<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-type Failure = Box<dyn std::error::Error>;
-type LogAxes = Cartesian2d<LogCoord<f64>, LogCoord<f64>>;
-type LogChart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, LogAxes>;
+pub(super) type Root<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+pub(super) type Failure = Box<dyn std::error::Error>;
+pub(super) type LogAxes = Cartesian2d<LogCoord<f64>, LogCoord<f64>>;
+pub(super) type LogChart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, LogAxes>;
 
 /// A chart with two logarithmic axes, each with its range and its name.
-fn log_chart<'a, 'b>(
+pub(super) fn log_chart<'a, 'b>(
     root: &'a Root<'b>,
     title: &str,
     [(low, high), (least, most)]: [(f64, f64); 2],
@@ -224,7 +228,7 @@ fn log_chart<'a, 'b>(
 }
 
 /// An SVG of this size, on white.
-fn drawn(
+pub(super) fn drawn(
     size: (u32, u32),
     draw: impl FnOnce(&Root<'_>) -> std::result::Result<(), Failure>,
 ) -> Result<String> {
