@@ -10,7 +10,7 @@
 //! `{"root": …}`: two opcodes before and one after.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -119,10 +119,22 @@ impl Copy {
 
 /// A copy of the archive with its pickle put into a dictionary.
 fn with_dictionary(path: &Path) -> Result<Copy> {
+    let folder = std::env::temp_dir();
+    let mut copy =
+        Copy::new().with_context(|| format!("cannot write in the folder {}", folder.display()))?;
+    let mut out = UntilError { file: &mut copy.file, has_failed: false };
+    let written = write_with_dictionary(path, &mut out);
+    let written = match out.has_failed {
+        true => written.with_context(|| format!("writing a copy in {} failed", folder.display())),
+        false => written,
+    };
+    written.map(|()| copy)
+}
+
+fn write_with_dictionary(path: &Path, out: &mut UntilError<'_>) -> Result<()> {
     let file = BufReader::new(File::open(path)?);
     let mut archive = ZipArchive::new(file).context("not a file that torch.save wrote")?;
-    let mut copy = Copy::new()?;
-    let mut writer = ZipWriter::new(&mut copy.file);
+    let mut writer = ZipWriter::new(out);
     let mut n_pickles = 0;
     for i in 0..archive.len() {
         let mut entry = archive.by_index_raw(i)?;
@@ -145,5 +157,39 @@ fn with_dictionary(path: &Path) -> Result<Copy> {
     }
     ensure!(n_pickles == 1, "{n_pickles} pickles in the archive; expected one");
     writer.finish()?;
-    Ok(copy)
+    Ok(())
+}
+
+/// A file that takes everything after the first error, and keeps nothing of it: the archive's writer
+/// writes its end even where it is dropped, and would print that it could not.
+struct UntilError<'a> {
+    file: &'a mut File,
+    has_failed: bool,
+}
+
+impl UntilError<'_> {
+    fn noted<T>(&mut self, done: io::Result<T>) -> io::Result<T> {
+        self.has_failed |= matches!(&done, Err(e) if e.kind() != io::ErrorKind::Interrupted);
+        done
+    }
+}
+
+impl Write for UntilError<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.has_failed {
+            return Ok(bytes.len());
+        }
+        let done = self.file.write(bytes);
+        self.noted(done)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for UntilError<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
 }
