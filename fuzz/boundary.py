@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """Gives the Python package arguments that no program has, and checks what comes of them.
 
-    boundary.py [--calls 100000] [--seed 0] [--record FILE]
+    boundary.py [--calls 100000] [--seed 0]
+    boundary.py --calls 1000000 --record FILE
 
 Every call ends with a result of the right shape, equal to NumPy's where the arguments are right, or
 with one of Python's own errors and words; anything else is a finding: another kind of error (a
 panic of Rust's), an error without words, a wrong number, a crash. A call that crashes is found by
-its seed, which is printed before the process ends. NumPy arrays on the CPU alone.
+its seed, which is printed before the process ends. NumPy arrays on the CPU alone. The second form
+goes on until there have been so many calls in all runs together, with seeds that none has had, and
+adds them up in the record.
 """
 
 import argparse
 import collections
 import faulthandler
-import json
 import resource
 import sys
 import time
@@ -20,6 +22,10 @@ import time
 import numpy
 
 import maxsim
+import record
+
+#: Calls between two records.
+SLICE = 50_000
 
 #: Errors that say what is wrong with arguments.
 EXPECTED = (TypeError, ValueError, OverflowError, MemoryError, NotImplementedError, ImportError)
@@ -238,38 +244,64 @@ def call(seed):
     return f"{kind.__name__}: a result"
 
 
+def calls_of(seeds):
+    """Makes the calls of these seeds; what came of them, and by how many MB memory grew."""
+    found = collections.Counter()
+    before = None
+    for seed in seeds:
+        try:
+            found[call(seed)] += 1
+        except BaseException:
+            print(f"the call of seed {seed}: boundary.py --calls 1 --seed {seed}", file=sys.stderr)
+            raise
+        if seed - seeds.start == 1000:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found, (after - (before or after)) / 1024
+
+
+def report(found, n_calls, seconds, grown):
+    for name, n in sorted(found.items()):
+        print(f"{n:9} {name}")
+    print(f"{n_calls} calls in {seconds:.0f} s; memory grew by {grown:.1f} MB", flush=True)
+    assert grown < 200, "memory grows with calls"
+
+
+def campaign(n_calls, path):
+    """Goes on until there have been so many calls in all runs of a record."""
+    while (done := record.read(path, "boundary")["inputs"]) < n_calls:
+        start = time.monotonic()
+        seeds = range(done, min(n_calls, done + SLICE))
+        found, is_good = collections.Counter(), False
+        try:
+            found, grown = calls_of(seeds)
+            report(found, len(seeds), time.monotonic() - start, grown)
+            is_good = True
+        finally:
+            with record.changed(path, "boundary") as entry:
+                entry["found"] += not is_good
+                if is_good:
+                    entry["inputs"] += len(seeds)
+                    entry["seconds"] = round(entry["seconds"] + time.monotonic() - start)
+                    entry["grown_mb"] = round(max(grown, entry.get("grown_mb", 0)), 1)
+                    all_found = found + collections.Counter(entry.get("came_of_them", {}))
+                    entry["came_of_them"] = dict(sorted(all_found.items()))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=100_000, help="calls to make")
     parser.add_argument("--seed", type=int, default=0, help="the first call's seed")
-    parser.add_argument("--record", help="a file for what came of them")
+    parser.add_argument("--record", help="the file that runs are added up in")
     args = parser.parse_args()
     faulthandler.enable()
     maxsim.set_num_threads(1)
-    found, start = collections.Counter(), time.monotonic()
-    seed = args.seed
-    try:
-        for seed in range(args.seed, args.seed + args.calls):
-            found[call(seed)] += 1
-            if seed == args.seed + 1000:
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    except BaseException:
-        print(f"the call of seed {seed}: boundary.py --calls 1 --seed {seed}", file=sys.stderr)
-        raise
-    seconds = time.monotonic() - start
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before if args.calls > 1001 else 0
-    for name, n in sorted(found.items()):
-        print(f"{n:9} {name}")
-    print(f"{args.calls} calls in {seconds:.0f} s; memory grew by {grown / 1024:.1f} MB")
-    assert grown < 200 << 10, "memory grows with calls"
     if args.record:
-        with open(args.record, "w", encoding="utf-8") as file:
-            json.dump({
-                "calls": args.calls, "seed": args.seed, "seconds": round(seconds),
-                "version": maxsim.__version__, "grown_mb": round(grown / 1024, 1),
-                "came_of_them": dict(sorted(found.items())),
-            }, file, indent=1)  # fmt: skip
-            file.write("\n")
+        campaign(args.calls, args.record)
+    else:
+        start = time.monotonic()
+        found, grown = calls_of(range(args.seed, args.seed + args.calls))
+        report(found, args.calls, time.monotonic() - start, grown)
 
 
 if __name__ == "__main__":

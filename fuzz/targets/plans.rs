@@ -80,7 +80,7 @@ impl Pairs {
 /// Formats by number.
 const FORMATS: [ElementType; 3] = [ElementType::F16, ElementType::Bf16, ElementType::F32];
 
-/// Most elements of a side, and most products, of a call that is scored.
+/// Most elements of a side, most products and most scores of a call that is scored.
 const SCORED_MAX: u64 = 1 << 14;
 
 fuzz_target!(|call: Call| {
@@ -133,8 +133,10 @@ fn score(
     options: &ScoreOptions,
 ) -> Result<()> {
     let elements = [queries, documents].map(|layout| layout.rows() as u64 * layout.dim() as u64);
-    let products = queries.total_len() * documents.total_len() * documents.dim() as u64;
-    if elements.into_iter().chain([products]).any(|n| n > SCORED_MAX) {
+    let products = queries.total_len().saturating_mul(documents.total_len());
+    let products = products.saturating_mul(documents.dim() as u64);
+    let scores = queries.n_items() as u64 * documents.n_items() as u64;
+    if elements.into_iter().chain([products, scores]).any(|n| n > SCORED_MAX) {
         return Ok(());
     }
     let ones = elements.map(|n| vec![1.0f32; n as usize]);
