@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 
 import record
 
@@ -34,11 +35,15 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 #: Bytes of the longest input: index folders are several files.
 LEN_MAX = {"index": 8192}
 
-#: Most bytes and files that a corpus may have: together the tree holds 2 MB at most.
-BYTES_MAX, FILES_MAX = 300_000, 250
+#: Most bytes and files that a corpus may have: the tree holds 2 MB of all at most.
+BYTES_MAX, FILES_MAX = 300_000, 1000
 
-#: Most inputs are errors, and a backtrace takes longer than a reader.
-ENVIRONMENT = {**os.environ, "RUST_LIB_BACKTRACE": "0"}
+#: What a file of an archive takes besides its bytes.
+FILE_BYTES = 120
+
+#: Most inputs are errors, and a backtrace takes longer than a reader. Threads of a pool would wait
+#: for each other most of the time.
+ENVIRONMENT = {**os.environ, "RUST_LIB_BACKTRACE": "0", "RAYON_NUM_THREADS": "1"}
 
 #: Seconds between two records.
 SLICE = 120
@@ -54,11 +59,21 @@ class Target:
     def __init__(self, name, profile):
         self.name = name
         self.program = TARGET_DIR / TRIPLE / profile / name
-        self.corpus = HERE / "corpus" / name
+        self.archive = HERE / "corpus" / f"{name}.zip"
+        self.corpus = TARGET_DIR / "corpus" / name
         self.new = TARGET_DIR / "new" / name
         self.found = TARGET_DIR / "found" / name
         for folder in (self.corpus, self.new, self.found):
             folder.mkdir(parents=True, exist_ok=True)
+        self.unpack()
+
+    def unpack(self):
+        """Lays out the corpus, which the tree has as one file."""
+        shutil.rmtree(self.corpus)
+        self.corpus.mkdir()
+        if self.archive.exists():
+            with zipfile.ZipFile(self.archive) as archive:
+                archive.extractall(self.corpus)
 
     def options(self):
         return [
@@ -98,14 +113,15 @@ class Target:
             )  # fmt: skip
             chosen = choose(reached_by(control.read_text(encoding="utf-8")))
             inputs = [path.read_bytes() for path in chosen]
-        shutil.rmtree(self.corpus)
-        self.corpus.mkdir()
-        for raw in inputs:
-            (self.corpus / hashlib.sha1(raw).hexdigest()).write_bytes(raw)
+        self.archive.parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(self.archive, "w") as archive:
+            for name, raw in sorted((hashlib.sha1(raw).hexdigest()[:12], raw) for raw in inputs):
+                archive.writestr(zipfile.ZipInfo(name), raw, zipfile.ZIP_DEFLATED, 9)
+        self.unpack()
 
     def kept(self):
-        sizes = [file.stat().st_size for file in self.corpus.iterdir()]
-        return {"corpus_files": len(sizes), "corpus_bytes": sum(sizes)}
+        n_files = len(list(self.corpus.iterdir()))
+        return {"corpus_files": n_files, "corpus_bytes": self.archive.stat().st_size}
 
 
 def reached_by(control):
@@ -133,18 +149,18 @@ def choose(reached):
             for found in left.values():
                 found -= new
         # What a file adds only ever becomes less: look again at the one that seemed best.
-        heap = [(-len(found) / (64 + sizes[path]), path) for path, found in left.items()]
+        heap = [(-len(found) / (FILE_BYTES + sizes[path]), path) for path, found in left.items()]
         heapq.heapify(heap)
         covered = set()
         while heap:
             _, path = heapq.heappop(heap)
             new = left[path] - covered
-            worth = -len(new) / (64 + sizes[path])
+            worth = -len(new) / (FILE_BYTES + sizes[path])
             if heap and worth > heap[0][0]:
                 heapq.heappush(heap, (worth, path))
             elif new:
-                room = BYTES_MAX - sum(sizes[path] for path in chosen)
-                if sizes[path] <= room and len(chosen) < FILES_MAX:
+                room = BYTES_MAX - sum(FILE_BYTES + sizes[path] for path in chosen)
+                if FILE_BYTES + sizes[path] <= room and len(chosen) < FILES_MAX:
                     chosen.append(path)
                     covered |= new
     return chosen
@@ -153,7 +169,7 @@ def choose(reached):
 def check(target, seconds):
     start = time.monotonic()
     n_inputs, reached, is_good = target.run(f"-max_total_time={seconds}")
-    took, n_kept = time.monotonic() - start, target.kept()["corpus_files"]
+    took, n_kept = time.monotonic() - start, len(list(target.corpus.iterdir()))
     print(f"{target.name}: {n_inputs} inputs in {took:.0f} s, {n_kept} of them kept ones; "
           f"{reached} edges reached", flush=True)  # fmt: skip
     return is_good

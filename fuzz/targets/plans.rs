@@ -81,7 +81,7 @@ impl Pairs {
 const FORMATS: [ElementType; 3] = [ElementType::F16, ElementType::Bf16, ElementType::F32];
 
 /// Most elements of a side, most products and most scores of a call that is scored.
-const SCORED_MAX: u64 = 1 << 14;
+const SCORED_MAX: u64 = 1 << 10;
 
 fuzz_target!(|call: Call| {
     // Items are two numbers each, and may be of no bytes at all: 65 535 of a side.
