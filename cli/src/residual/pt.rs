@@ -160,8 +160,8 @@ fn write_with_dictionary(path: &Path, out: &mut UntilError<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A file that takes everything after the first error, and keeps nothing of it: the archive's writer
-/// writes its end even where it is dropped, and would print that it could not.
+/// A file that takes everything after the first error, and keeps nothing of it: the archive's
+/// writer writes its end even where it is dropped, and would print that it could not.
 struct UntilError<'a> {
     file: &'a mut File,
     has_failed: bool,
