@@ -145,34 +145,43 @@ fn roofline(gpu: &str, record: &Record) -> Result<String> {
     })
 }
 
-/// Time against the number of documents, both logarithmic.
+/// Time against the number of documents.
 fn documents(gpu: &str, record: &Record) -> Result<String> {
     let names: BTreeSet<&str> =
         record.scaling.iter().flat_map(|point| point.results.keys()).map(String::as_str).collect();
-    let series = |name: &str| -> Vec<(f64, f64)> {
+    let series = |name: &str| -> Series {
         let of = |point: &super::record::Point| Some((point.n_docs, point.results.get(name)?.ms?));
-        record.scaling.iter().filter_map(of).collect()
+        (name.to_string(), record.scaling.iter().filter_map(of).collect())
     };
-    let all: Vec<(f64, f64)> = names.iter().flat_map(|name| series(name)).collect();
-    let (low, high) = span(&all.iter().map(|point| point.0).collect::<Vec<_>>(), 1.3);
-    let (least, most) = span(&all.iter().map(|point| point.1).collect::<Vec<_>>(), 1.5);
+    let all: Vec<Series> = names.iter().map(|name| series(name)).collect();
     let doc_len = record.scaling[0].doc_len;
+    let title = format!("One query of 32 tokens against n documents of {doc_len}, {gpu}");
+    times(&title, ["documents", "ms"], &all)
+}
+
+/// A method's name, and its points.
+pub(super) type Series = (String, Vec<(f64, f64)>);
+
+/// Lines of times, both axes logarithmic.
+pub(super) fn times(title: &str, names: [&str; 2], series: &[Series]) -> Result<String> {
+    let axis = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> {
+        series.iter().flat_map(|(_, points)| points.iter().map(of)).collect()
+    };
+    let ranges = [span(&axis(|point| point.0), 1.3), span(&axis(|point| point.1), 1.5)];
     drawn((900, 560), |root| {
-        let title = format!("One query of 32 tokens against n documents of {doc_len}, {gpu}");
-        let mut chart = log_chart(root, &title, [(low, high), (least, most)], ["documents", "ms"])?;
+        let mut chart = log_chart(root, title, ranges, names)?;
         let mut colors = PEERS.iter().cycle();
-        for name in &names {
-            let color = match *name {
+        for (name, points) in series {
+            let color = match name.as_str() {
                 "maxsim" => OURS,
                 _ => *colors.next().unwrap_or(&FAINT),
             };
-            let points = series(name);
             let style = color.stroke_width(2);
             chart
                 .draw_series(LineSeries::new(points.iter().copied(), style))?
-                .label(*name)
+                .label(name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
-            chart.draw_series(points.into_iter().map(|at| Circle::new(at, 3, color.filled())))?;
+            chart.draw_series(points.iter().map(|at| Circle::new(*at, 3, color.filled())))?;
         }
         chart
             .configure_series_labels()
@@ -190,19 +199,19 @@ fn short(value: &f64) -> String {
 }
 
 /// Least and largest value with some room, for a logarithmic axis.
-pub(super) fn span(values: &[f64], room: f64) -> (f64, f64) {
+fn span(values: &[f64], room: f64) -> (f64, f64) {
     let usable = || values.iter().copied().filter(|value| *value > 0.0);
     let (least, most) = usable().fold((f64::INFINITY, 0.0), |(l, m), v| (v.min(l), v.max(m)));
     if most == 0.0 { (1.0, 10.0) } else { (least / room, most * room) }
 }
 
-pub(super) type Root<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-pub(super) type Failure = Box<dyn std::error::Error>;
-pub(super) type LogAxes = Cartesian2d<LogCoord<f64>, LogCoord<f64>>;
-pub(super) type LogChart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, LogAxes>;
+type Root<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Failure = Box<dyn std::error::Error>;
+type LogAxes = Cartesian2d<LogCoord<f64>, LogCoord<f64>>;
+type LogChart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, LogAxes>;
 
 /// A chart with two logarithmic axes, each with its range and its name.
-pub(super) fn log_chart<'a, 'b>(
+fn log_chart<'a, 'b>(
     root: &'a Root<'b>,
     title: &str,
     [(low, high), (least, most)]: [(f64, f64); 2],

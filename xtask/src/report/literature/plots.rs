@@ -3,7 +3,7 @@
 use anyhow::Result;
 use plotters::prelude::*;
 
-use super::super::plots::{FAINT, OURS, PEERS, drawn, log_chart, span};
+use super::super::plots::{FAINT, OURS, PEERS, Series, drawn, times};
 use super::{Literature, Row};
 
 /// The group that a plot belongs to, its file and what it shows.
@@ -30,11 +30,9 @@ fn n_docs(row: &Row) -> Option<f64> {
     row.case.split(" × ").nth(1)?.parse().ok()
 }
 
-type Series = Vec<(f64, f64)>;
-
 /// Our points, and those of every other method that has some.
-fn series(rows: &[&Row]) -> Vec<(String, Series)> {
-    let ours: Series = rows.iter().filter_map(|row| Some((n_docs(row)?, row.ours?))).collect();
+fn series(rows: &[&Row]) -> Vec<Series> {
+    let ours: Vec<_> = rows.iter().filter_map(|row| Some((n_docs(row)?, row.ours?))).collect();
     let mut found = vec![("maxsim".to_string(), ours)];
     for row in rows {
         for (name, figure) in &row.peers {
@@ -48,41 +46,16 @@ fn series(rows: &[&Row]) -> Vec<(String, Series)> {
     found
 }
 
-/// Time against the number of pages, both logarithmic: a line ends where memory does.
+/// Time against the number of pages: a line ends where memory does.
 fn pages_plot(gpu: &str, rows: &[&Row]) -> Result<String> {
-    let series = series(rows);
-    let axis = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> {
-        series.iter().flat_map(|(_, points)| points.iter().map(of)).collect()
-    };
-    let ranges = [span(&axis(|point| point.0), 1.3), span(&axis(|point| point.1), 1.5)];
-    drawn((900, 560), |root| {
-        let title = format!("One page of 1024 tokens against n pages, {gpu}");
-        let mut chart = log_chart(root, &title, ranges, ["pages", "ms"])?;
-        let mut colors = PEERS.iter().cycle();
-        for (name, points) in &series {
-            let is_ours = name == "maxsim";
-            let color = if is_ours { OURS } else { *colors.next().unwrap_or(&FAINT) };
-            let style = color.stroke_width(2);
-            chart
-                .draw_series(LineSeries::new(points.iter().copied(), style))?
-                .label(name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
-            chart.draw_series(points.iter().map(|at| Circle::new(*at, 3, color.filled())))?;
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.9))
-            .label_font(("sans-serif", 13))
-            .draw()?;
-        Ok(())
-    })
+    let title = format!("One page of 1024 tokens against n pages, {gpu}");
+    times(&title, ["pages", "ms"], &series(rows))
 }
 
 /// Losses against steps.
 fn losses_plot(gpu: &str, row: &Row) -> Result<String> {
     let steps = row.curves.get("step").cloned().unwrap_or_default();
-    let runs: Vec<(&String, Series)> = row
+    let runs: Vec<(&String, Vec<(f64, f64)>)> = row
         .curves
         .iter()
         .filter(|(name, _)| *name != "step")
