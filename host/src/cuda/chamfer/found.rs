@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use maxsim_kernels::abi::params::chamfer::{CloudStats, flag_words};
 
+use super::places::{ALIGN_BYTES, lay_out};
 use crate::cuda::driver::context::CudaDevice;
 use crate::cuda::driver::hazards::Hazard;
 use crate::cuda::driver::memory::{Buffer, overwrite};
@@ -13,9 +14,6 @@ use crate::error::Result;
 use crate::problem::chamfer::{Chamfer, Neighbours, Reduced, each_cloud, reduced};
 use crate::problem::outputs::Trust;
 use crate::runtime::alloc::filled;
-
-/// Alignment of each list.
-const ALIGN_BYTES: u64 = 256;
 
 /// Numbers of points by place, and of pairs.
 #[derive(Clone, Copy, Debug)]
@@ -57,13 +55,7 @@ fn places(n_points: [usize; 2], n_pairs: usize, dim: usize) -> ([u64; 7], u64) {
     let (sums_bytes, flags_bytes) = (n * dim as u64 * 8, n * flag_words(dim) as u64 * 8);
     let values_bytes = n_pairs as u64 * 4;
     let lens = [n * 8, n * 4, n * 4, stats_bytes, values_bytes, sums_bytes, flags_bytes];
-    let mut end = 0;
-    let offsets = lens.map(|len| {
-        let offset = end;
-        end = (offset + len).next_multiple_of(ALIGN_BYTES);
-        offset
-    });
-    (offsets, end)
+    lay_out(0, lens)
 }
 
 impl CudaChamfer {

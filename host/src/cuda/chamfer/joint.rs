@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use bytemuck::cast_slice;
 use cust::sys::CUstream;
 use maxsim_kernels::abi::arch::Arch;
 use maxsim_kernels::abi::params::chamfer::products::{
@@ -11,23 +10,20 @@ use maxsim_kernels::abi::params::chamfer::products::{
 };
 use maxsim_kernels::abi::params::chamfer::select::{
     BLOCK, CopyParams, HALVES_POINTS, HALVES_SHARED_BYTES, REFINE_SHARED_BYTES, REFINE_SHARES,
-    RefineParams, SELECT_POINTS, extent,
+    RefineParams, SELECT_POINTS,
 };
 use maxsim_kernels::abi::params::chamfer::{CloudPair, Clouds};
-use maxsim_kernels::table::auxiliary::{
-    CHAMFER_COPIES, CHAMFER_EXTENTS, CHAMFER_PRODUCTS, CHAMFER_REFINE, CHAMFER_SELECT_HALVES,
-};
+use maxsim_kernels::table::auxiliary::{CHAMFER_PRODUCTS, CHAMFER_REFINE, CHAMFER_SELECT_HALVES};
 
-use super::select::{ALIGN_BYTES, add_copies, at_no_address, items};
+use super::copies::{CloudCopies, CopyTasks};
+use super::places::lay_out;
+use super::select::{at_no_address, items};
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::{RESERVED_BYTES, start};
-use crate::cuda::driver::memory::{Buffer, fill};
 use crate::cuda::driver::module::Kernel;
-use crate::cuda::driver::staging::upload_lists;
 use crate::error::{Error, Result};
 use crate::runtime::alloc::reserve;
-use crate::tokens::layout::check_count;
 
 /// Most bytes of what products find at a time: both minima of 100 000 × 100 000 points.
 const MINIMA_BYTES: u64 = 320 << 20;
@@ -45,22 +41,17 @@ pub(super) fn is_joint(device: &CudaDevice, dim: usize) -> bool {
 #[derive(Debug)]
 pub(super) struct Joint {
     device: Arc<CudaDevice>,
-    extents: Kernel<CopyParams>,
-    copies: Kernel<CopyParams>,
+    copies: CloudCopies,
     products: Kernel<ProductParams>,
     select: Kernel<RefineParams>,
     refine: Kernel<RefineParams>,
-    /// Points of all clouds, and pairs.
+    /// Points of all clouds.
     n_places: usize,
-    n_pairs: usize,
     pairs: Vec<JointPair>,
     single_direction: bool,
     /// Rows of copies, and the copies, at no address.
     n_rows: u32,
     rows: CudaTokens,
-    n_copy_tasks: u32,
-    copy_tasks: u64,
-    _tasks: Buffer,
 }
 
 /// A pair of clouds.
@@ -144,7 +135,7 @@ impl Joint {
         single_direction: bool,
         [n_places, n_pairs]: [usize; 2],
     ) -> Result<Joint> {
-        let (mut pairs, mut tasks) = (Vec::new(), Vec::<[u32; 4]>::new());
+        let (mut pairs, mut tasks) = (Vec::new(), CopyTasks::default());
         let mut n_rows = 0u32;
         reserve(&mut pairs, clouds.len())?;
         for &(number, cloud) in clouds {
@@ -153,7 +144,7 @@ impl Joint {
                 // Whole tiles: rows behind the last point are such as are masked.
                 let len = len.next_multiple_of(ROWS as u32);
                 *row = n_rows;
-                add_copies(&mut tasks, 2 * number + side, len, n_rows)?;
+                tasks.add(2 * number + side, len, n_rows)?;
                 n_rows =
                     n_rows.checked_add(len).filter(|&n| n <= i32::MAX as u32).ok_or_else(|| {
                         Error::Unsupported {
@@ -164,24 +155,17 @@ impl Joint {
             }
             pairs.push(JointPair::new(number, cloud.lens, rows));
         }
-        check_count("CTAs that copy clouds", tasks.len())?;
-        let (memory, [copy_tasks]) = upload_lists(device, [cast_slice(&tasks)])?;
         Ok(Joint {
             device: device.clone(),
-            extents: device.kernel(CHAMFER_EXTENTS)?,
-            copies: device.kernel(CHAMFER_COPIES)?,
+            copies: CloudCopies::new(device, &tasks, n_pairs)?,
             products: device.kernel(CHAMFER_PRODUCTS)?,
             select: device.kernel(CHAMFER_SELECT_HALVES)?,
             refine: device.kernel(CHAMFER_REFINE)?,
             n_places,
-            n_pairs,
             pairs,
             single_direction,
             n_rows,
             rows: at_no_address(device, &items(n_rows, n_rows, ROW_DIM)?)?,
-            n_copy_tasks: tasks.len() as u32,
-            copy_tasks,
-            _tasks: memory,
         })
     }
 
@@ -203,21 +187,11 @@ impl Joint {
             most(&|_, slice| slice.minima_bytes()[1]),
             most(&|pair, slice| slice.masks_bytes(pair.lens[1])),
         ];
-        let mut end = RESERVED_BYTES.next_multiple_of(ALIGN_BYTES);
-        let offsets = lens.map(|len| {
-            let offset = end;
-            end = (offset + len).next_multiple_of(ALIGN_BYTES);
-            offset
-        });
-        (offsets, end)
-    }
-
-    fn extents_bytes(&self) -> u64 {
-        u64::from(extent::LEN) * 4 * self.n_pairs as u64
+        lay_out(RESERVED_BYTES, lens)
     }
 
     fn cleared_bytes(&self) -> u64 {
-        self.extents_bytes() + u64::from(self.n_rows / BLOCK) * 4
+        self.copies.extents_bytes() + u64::from(self.n_rows / BLOCK) * 4
     }
 
     /// Bytes of workspace.
@@ -240,10 +214,10 @@ impl Joint {
         let (offsets, _) = self.places();
         let [extents, rows, norms, errors, bests, row_minima, column_minima, masks] =
             offsets.map(|offset| workspace + offset);
-        let odd = extents + self.extents_bytes();
+        let odd = extents + self.copies.extents_bytes();
         let copies = CopyParams {
             clouds: *clouds,
-            tasks: self.copy_tasks,
+            tasks: self.copies.tasks(),
             extents,
             queries: rows,
             documents: 0,
@@ -260,9 +234,7 @@ impl Joint {
         })?;
         // SAFETY: the workspace has so many of each; the caller's promise.
         unsafe {
-            fill(entered, extents, 0, self.cleared_bytes(), stream)?;
-            start(entered, stream, &self.extents, self.n_copy_tasks, 0, &copies)?;
-            start(entered, stream, &self.copies, self.n_copy_tasks, 0, &copies)?;
+            self.copies.run(entered, stream, &copies, self.cleared_bytes())?;
             for &pair in &self.pairs {
                 for slice in pair.slices() {
                     let Slice { first, n_row_tiles, n_column_tiles, .. } = slice;

@@ -1,8 +1,10 @@
 //! Chamfer distances on a device: the launches that find neighbours, and those of gradients.
 
+mod copies;
 mod found;
 mod joint;
 mod lists;
+mod places;
 mod search;
 mod select;
 

@@ -13,6 +13,7 @@ use maxsim_kernels::table::auxiliary::{
     CHAMFER_BOUNDS, CHAMFER_BOXES, CHAMFER_CODES, CHAMFER_SEARCH, CHAMFER_SORT,
 };
 
+use super::places::lay_out;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::{RESERVED_BYTES, start};
 use crate::cuda::driver::memory::fill;
@@ -87,12 +88,7 @@ impl Places {
             n / u64::from(TILE_LEN) * BOX_BYTES,
             n / u64::from(GROUP_LEN) * BOX_BYTES,
         ];
-        let mut end = RESERVED_BYTES;
-        let offsets = lens.map(|len| {
-            let offset = end;
-            end = (offset + len).next_multiple_of(256);
-            offset
-        });
+        let (offsets, end) = lay_out(RESERVED_BYTES, lens);
         Places { padded, chunk_log2, n_chunks, offsets, zeros_bytes, end }
     }
 }

@@ -3,25 +3,22 @@
 
 use std::sync::Arc;
 
-use bytemuck::cast_slice;
 use cust::sys::CUstream;
 use maxsim_kernels::abi::element::ElementType;
 use maxsim_kernels::abi::params::chamfer::select::{
-    BLOCK, COPY_LEN, CopyParams, ITEM, REFINE_SHARED_BYTES, REFINE_SHARES, RefineParams,
-    SELECT_POINTS, SELECT_SHARED_BYTES, SELECTED_DIM, SELECTED_DIM_MAX, copied_dim, extent,
+    BLOCK, CopyParams, ITEM, REFINE_SHARED_BYTES, REFINE_SHARES, RefineParams, SELECT_POINTS,
+    SELECT_SHARED_BYTES, SELECTED_DIM, SELECTED_DIM_MAX, copied_dim,
 };
 use maxsim_kernels::abi::params::chamfer::{CloudPair, Clouds};
-use maxsim_kernels::table::auxiliary::{
-    CHAMFER_COPIES, CHAMFER_EXTENTS, CHAMFER_REFINE, CHAMFER_SELECT,
-};
+use maxsim_kernels::table::auxiliary::{CHAMFER_REFINE, CHAMFER_SELECT};
 
+use super::copies::{CloudCopies, CopyTasks};
+use super::places::lay_out;
 use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::launch::{RESERVED_BYTES, start};
-use crate::cuda::driver::memory::{Buffer, fill};
 use crate::cuda::driver::module::Kernel;
-use crate::cuda::driver::staging::upload_lists;
 use crate::cuda::forward::plan::ForwardPlan;
 use crate::error::{Error, Result};
 use crate::plan::choice::Plan;
@@ -32,7 +29,7 @@ use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::{OutputAddresses, OutputShape, Trust};
 use crate::problem::pairing::Pairing;
 use crate::runtime::alloc::reserve;
-use crate::tokens::layout::{TokenLayout, check_count};
+use crate::tokens::layout::TokenLayout;
 
 /// Pairs of points times dims that are compared in the time that the launches of a selection take.
 const LAUNCHED: u64 = 1 << 28;
@@ -42,9 +39,6 @@ const LEAST_LEN: u32 = 512;
 
 /// Most bytes of what a forward kernel finds at a time.
 const MAXIMA_BYTES: u64 = 64 << 20;
-
-/// Alignment of each list in the workspace.
-pub(super) const ALIGN_BYTES: u64 = 256;
 
 /// Whether blocks are selected by products of clouds of such lengths.
 pub(super) fn is_selected(lens: [u32; 2], dim: usize, metric: Metric) -> bool {
@@ -59,19 +53,14 @@ pub(super) fn is_selected(lens: [u32; 2], dim: usize, metric: Metric) -> bool {
 #[derive(Debug)]
 pub(super) struct Selection {
     device: Arc<CudaDevice>,
-    extents: Kernel<CopyParams>,
-    copies: Kernel<CopyParams>,
+    copies: CloudCopies,
     select: Kernel<RefineParams>,
     refine: Kernel<RefineParams>,
-    /// Points of all clouds, and pairs.
+    /// Points of all clouds.
     n_places: usize,
-    n_pairs: usize,
     copied_dim: usize,
     /// Sides of pairs whose points are looked for neighbours of.
     directions: Vec<Direction>,
-    n_copy_tasks: u32,
-    copy_tasks: u64,
-    _tasks: Buffer,
 }
 
 /// The points of one cloud of a pair, whose neighbours are in the other.
@@ -129,11 +118,11 @@ impl Selection {
         [n_places, n_pairs]: [usize; 2],
     ) -> Result<Selection> {
         let copied_dim = copied_dim(dim);
-        let (mut directions, mut tasks) = (Vec::new(), Vec::<[u32; 4]>::new());
+        let (mut directions, mut tasks) = (Vec::new(), CopyTasks::default());
         for &(number, pair) in pairs {
             for side in 0..2 {
                 let pair_and_side = 2 * number + side as u32;
-                add_copies(&mut tasks, pair_and_side, pair.lens[side], pair.places[side])?;
+                tasks.add(pair_and_side, pair.lens[side], pair.places[side])?;
                 if side == 0 || !single_direction {
                     let [own, other] =
                         [side, 1 - side].map(|side| [pair.places[side], pair.lens[side]]);
@@ -143,21 +132,14 @@ impl Selection {
                 }
             }
         }
-        check_count("CTAs that copy clouds", tasks.len())?;
-        let (memory, [copy_tasks]) = upload_lists(device, [cast_slice(&tasks)])?;
         Ok(Selection {
             device: device.clone(),
-            extents: device.kernel(CHAMFER_EXTENTS)?,
-            copies: device.kernel(CHAMFER_COPIES)?,
+            copies: CloudCopies::new(device, &tasks, n_pairs)?,
             select: device.kernel(CHAMFER_SELECT)?,
             refine: device.kernel(CHAMFER_REFINE)?,
             n_places,
-            n_pairs,
             copied_dim,
             directions,
-            n_copy_tasks: tasks.len() as u32,
-            copy_tasks,
-            _tasks: memory,
         })
     }
 
@@ -169,7 +151,7 @@ impl Selection {
         let n = self.n_places as u64;
         let row_bytes = self.copied_dim as u64 * 2;
         let lens = [
-            self.extents_bytes(),
+            self.copies.extents_bytes(),
             n * row_bytes,
             n * row_bytes,
             n * 4,
@@ -178,17 +160,7 @@ impl Selection {
             most(2).unwrap_or(0),
             self.directions.iter().map(Direction::masks_bytes).max().unwrap_or(0),
         ];
-        let mut end = of_plans.max(RESERVED_BYTES).next_multiple_of(ALIGN_BYTES);
-        let offsets = lens.map(|len| {
-            let offset = end;
-            end = (offset + len).next_multiple_of(ALIGN_BYTES);
-            offset
-        });
-        (offsets, end)
-    }
-
-    fn extents_bytes(&self) -> u64 {
-        u64::from(extent::LEN) * 4 * self.n_pairs as u64
+        lay_out(of_plans.max(RESERVED_BYTES), lens)
     }
 
     /// Bytes of workspace.
@@ -214,7 +186,7 @@ impl Selection {
             offsets.map(|offset| workspace + offset);
         let copies = CopyParams {
             clouds: *clouds,
-            tasks: self.copy_tasks,
+            tasks: self.copies.tasks(),
             extents,
             queries,
             documents,
@@ -230,9 +202,7 @@ impl Selection {
         let to = OutputAddresses { scores, winners: 0, token_scores: maxima };
         // SAFETY: the workspace has so many of each; the caller's promise.
         unsafe {
-            fill(entered, extents, 0, self.extents_bytes(), stream)?;
-            start(entered, stream, &self.extents, self.n_copy_tasks, 0, &copies)?;
-            start(entered, stream, &self.copies, self.n_copy_tasks, 0, &copies)?;
+            self.copies.run(entered, stream, &copies, self.copies.extents_bytes())?;
             for of in &self.directions {
                 let blocks = at(&of.blocks, documents, of.other[0]);
                 for (first, n_points, work) in of.slices() {
@@ -310,19 +280,6 @@ impl SliceWork {
         let plan = ForwardPlan::new(device, &problem, chosen, &outputs)?;
         Ok(SliceWork { items: at_no_address(device, items)?, plan, outputs })
     }
-}
-
-/// Adds the [`CopyTask`](maxsim_kernels::abi::params::chamfer::select::CopyTask)s of so many points
-/// of a side, whose copies lie one behind the other.
-pub(super) fn add_copies(
-    tasks: &mut Vec<[u32; 4]>,
-    pair_and_side: u32,
-    len: u32,
-    row: u32,
-) -> Result<()> {
-    reserve(tasks, len.div_ceil(COPY_LEN) as usize)?;
-    tasks.extend((0..len).step_by(COPY_LEN as usize).map(|at| [pair_and_side, at, row + at, 0]));
-    Ok(())
 }
 
 /// Rows of copies whose address a call finds in its workspace.
