@@ -1,6 +1,7 @@
 """What all cases run with: calls of ours, checks, and what is measured once."""
 
 import time
+import types
 
 import torch
 
@@ -124,6 +125,12 @@ class Bench:
         seconds = 1.0 if quick else self.args.seconds
         options = {"rounds_min": 5, "rounds_max": 9, "warm": False} if quick else {}
         return timing.measure(self.timer, methods, seconds, **(options | more))
+
+
+def bench_of(w):
+    """The library's interface in the process of a world (bench/python/world.py)."""
+    options = {"device": w.device, "quick": w.tiny, "seconds": w.seconds}
+    return Bench(types.SimpleNamespace(**options))
 
 
 def check(bench, problem, call, sample, bound, masked=False):

@@ -3,6 +3,7 @@ of the Flash-MaxSim paper)."""
 
 import compressed
 import peers
+import runner
 import torch
 from python import world
 
@@ -19,7 +20,7 @@ TOP = 20
 def codes(w):
     """A row for each shape, and for each number of pages."""
     shapes = SHAPES + tuple((PAGE, n, PAGE) for n in N_DOCS)
-    bench = methods.bench_of(w)
+    bench = runner.bench_of(w)
     for query_len, n_docs, doc_len in shapes[: 2 if w.tiny else None]:
         words = f"INT8, one query of {query_len} × {n_docs} × {doc_len}"
         with world.reported(words, None) as found:
@@ -40,7 +41,7 @@ def coded(w, bench, words, query_len, n_docs, doc_len):
     queries, documents = problem.query_codes, problem.document_codes
     decoded = lambda side: side.codes.half() * side.scales.half()[:, None]
     shaped = lambda side: decoded(side).view(*side.shape, problem.case.dim)
-    others = {"PyTorch, decoded": lambda: methods.eager(shaped(queries), shaped(documents))}
+    others = {"PyTorch, decoded": lambda: peers.eager(shaped(queries), shaped(documents))}
     others |= peers.calls(problem)
     check = world.right_scores(problem, sample, {"maxsim": compressed.TOLERANCES["int8"]})
     good, bad = w.working({"maxsim": own.run} | others, check)

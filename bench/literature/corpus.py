@@ -4,6 +4,7 @@ and 23 of the Flash-MaxSim paper)."""
 import gc
 
 import peers
+import runner
 import torch
 from python import world
 
@@ -14,9 +15,7 @@ N_DOCS = (1000, 5000, 10_000, 15_000, 20_000, 50_000, 150_000, 300_000, 450_000)
 PAGE, PAGE_BYTES = 1024, 1024 * 128 * 2
 #: Share of the device's memory that documents may take.
 SHARE = 0.85
-#: late-interaction-kernels 0.4.5 has wrong scores of documents with more elements, and its reads of
-#: 150 000 pages took the device away from all that followed.
-LATE_INTERACTION, ELEMENTS_32 = "late-interaction-kernels", (1 << 31) - 1
+LATE_INTERACTION = "late-interaction-kernels"
 BEYOND_32 = "not run: its kernel addresses elements with 32 bits"
 #: From so many on, few rounds: some methods take seconds.
 MANY = 50_000
@@ -24,7 +23,7 @@ MANY = 50_000
 
 def corpus(w):
     """A row for each number of documents that the device holds."""
-    bench, chunk = methods.bench_of(w), None
+    bench, chunk = runner.bench_of(w), None
     for n in N_DOCS[: 2 if w.tiny else None]:
         if w.on_gpu and n * PAGE_BYTES > SHARE * torch.cuda.mem_get_info()[1]:
             continue
@@ -48,12 +47,12 @@ def point(w, bench, words, n, chunk):
         chunk = methods.best_chunk(w, queries, documents)
     own = methods.ours(bench, problem)
     others = {
-        "PyTorch, eager": lambda: methods.eager(queries, documents),
-        "PyTorch, in chunks": lambda: methods.chunked(queries, documents, chunk),
-        "PyTorch, compiled": methods.compiled(queries, documents),
+        "PyTorch, eager": lambda: peers.eager(queries, documents),
+        "PyTorch, in chunks": lambda: peers.chunked(queries, documents, chunk),
+        "PyTorch, compiled": peers.compiled(queries, documents),
     }
     others |= peers.calls(problem)
-    if problem.documents.numel() > ELEMENTS_32 and LATE_INTERACTION in others:
+    if peers.chunk_of(problem) and LATE_INTERACTION in others:
         others[LATE_INTERACTION] = methods.NotRun(BEYOND_32)
     least = 3 if n >= MANY else 7
     found = methods.scored(w, words, problem, own, others, least=least, chunk=chunk)

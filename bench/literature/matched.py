@@ -3,6 +3,7 @@ and 21 of the Flash-MaxSim paper)."""
 
 import cases
 import peers
+import runner
 import torch
 from python import world
 
@@ -13,7 +14,7 @@ N_DOCS = 1000
 
 def matched(w):
     """A row for each shape."""
-    bench = methods.bench_of(w)
+    bench = runner.bench_of(w)
     for query_len, doc_len in cases.BASELINE_SHAPES:
         words = f"one query of {query_len} × {N_DOCS} × {doc_len}"
         with world.reported(words, None) as found:
@@ -32,11 +33,11 @@ def shape(w, bench, words, query_len, doc_len):
     others = {
         "PyTorch, f32": precise(False, *whole),
         "PyTorch, TF32": precise(True, *whole),
-        "PyTorch, eager": lambda: methods.eager(queries, documents),
-        "PyTorch, in chunks": lambda: methods.chunked(queries, documents, chunk),
-        "PyTorch, compiled": methods.compiled(queries, documents),
-        "PyTorch, max-autotune": methods.compiled(queries, documents, mode="max-autotune"),
-        "PyTorch, max-autotune without graphs": methods.compiled(
+        "PyTorch, eager": lambda: peers.eager(queries, documents),
+        "PyTorch, in chunks": lambda: peers.chunked(queries, documents, chunk),
+        "PyTorch, compiled": peers.compiled(queries, documents),
+        "PyTorch, max-autotune": peers.compiled(queries, documents, mode="max-autotune"),
+        "PyTorch, max-autotune without graphs": peers.compiled(
             queries, documents, mode="max-autotune-no-cudagraphs"
         ),
     }
@@ -53,6 +54,6 @@ def precise(allowed, queries, documents):
 
     def call():
         torch.backends.cuda.matmul.allow_tf32 = allowed
-        return methods.eager(queries, documents)
+        return peers.eager(queries, documents)
 
     return call

@@ -1,10 +1,10 @@
 """The ways to score that the literature's tables compare: PyTorch's, and rows of all of them."""
 
 import functools
-import types
 
 import cases
 import data
+import peers
 import runner
 import timing
 import torch
@@ -12,12 +12,6 @@ from python import world
 
 #: Documents that are scored at a time in chunks; the best of these counts.
 CHUNKS = (16, 64, 256, 1024, 4096, 16384)
-
-
-def bench_of(w):
-    """The library's interface in this process."""
-    options = {"device": w.device, "quick": w.tiny, "seconds": w.seconds}
-    return runner.Bench(types.SimpleNamespace(**options))
 
 
 def problem_of(w, n_queries, query_len, n_docs, doc_len, made=data.Problem, **more):
@@ -31,36 +25,19 @@ def ours(bench, problem, options=""):
     return runner.Ours(bench, problem, cases.Variant(), options)
 
 
-def eager(queries, documents):
-    """All similarities at once, as PyTorch users write it: `[n_queries, n_docs]`."""
-    found = torch.einsum("qsd,ntd->qnst", queries, documents)
-    return found.amax(3).float().sum(2)
-
-
-def chunked(queries, documents, n):
-    """The same, n documents at a time."""
-    return torch.cat([eager(queries, part) for part in documents.split(n)], dim=1)
-
-
 def best_chunk(w, queries, documents, most=10_000):
     """The number of documents at a time that is fastest, by the first documents."""
     part, times = documents[:most], {}
     for n in CHUNKS:
         if n > len(part) and times:
             break
-        call = functools.partial(chunked, queries, part, n)
+        call = functools.partial(peers.chunked, queries, part, n)
         try:
             call()
             times[n] = min(w.timer.device_ms(call, timing.SLEEP_US_MIN, True) for _ in range(3))
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
     return min(times, key=times.get)
-
-
-def compiled(queries, documents, **more):
-    """The whole expression through PyTorch's compiler."""
-    call = torch.compile(eager, dynamic=False, **more)
-    return lambda: call(queries, documents)
 
 
 class NotRun(Exception):

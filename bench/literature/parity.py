@@ -4,6 +4,7 @@ paper)."""
 import ours
 import torch
 from python import world
+from torch.utils.checkpoint import checkpoint
 
 N_STEPS, BATCH, LENGTH, HIDDEN, DIM = 500, 64, 1024, 64, 128
 RATE, TEMPERATURE = 1e-3, 0.02
@@ -59,7 +60,7 @@ def plain(queries, documents, _):
     """The same in PyTorch: f16 tokens, products and sums in f32, a query at a time."""
     q, d = queries.half().float(), documents.half().float()
     one = lambda query: torch.einsum("sd,ntd->nst", query, d).amax(2).sum(1)
-    rows = [torch.utils.checkpoint.checkpoint(one, query, use_reentrant=False) for query in q]
+    rows = [checkpoint(one, query, use_reentrant=False) for query in q]
     return torch.stack(rows)
 
 

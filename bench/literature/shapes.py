@@ -6,6 +6,7 @@ import functools
 
 import data
 import peers
+import runner
 import torch
 from python import world
 
@@ -22,7 +23,7 @@ DIMS = (48, 384)
 
 def rows(w, shapes, words, make):
     """A row for each shape."""
-    bench = methods.bench_of(w)
+    bench = runner.bench_of(w)
     for shape in shapes:
         with world.reported(words(*shape), None) as found:
             found.append(make(w, bench, words(*shape), *shape))
@@ -39,7 +40,7 @@ def words_of(n_queries, query_len, n_docs, doc_len):
 
 def eager(problem):
     """PyTorch's eager call."""
-    return functools.partial(methods.eager, problem.queries, problem.padded)
+    return functools.partial(peers.eager, problem.queries, problem.padded)
 
 
 def beside_peers(w, bench, words, problem, **more):
@@ -112,7 +113,7 @@ def normalize(w):
         own = methods.ours(bench, problem, "normalize=1")
         queries, documents = problem.queries, problem.padded
         unit = functools.partial(torch.nn.functional.normalize, dim=-1)
-        others = {"PyTorch, eager": lambda: methods.eager(unit(queries), unit(documents))}
+        others = {"PyTorch, eager": lambda: peers.eager(unit(queries), unit(documents))}
         others |= normalized_peers(problem, unit)
         plain = methods.ours(bench, problem)
         found = methods.scored(w, words, problem, own, others)

@@ -3,6 +3,8 @@ the Flash-MaxSim paper)."""
 
 import cases
 import data
+import peers
+import timing
 import torch
 import training
 from python import world
@@ -108,12 +110,12 @@ def pytorch(leaves, g):
 
     def blocks(n):
         parts = [
-            checkpoint(methods.eager, queries, part, use_reentrant=False)
+            checkpoint(peers.eager, queries, part, use_reentrant=False)
             for part in documents.split(n)
         ]
         return torch.cat(parts, dim=1)
 
-    found = {"PyTorch, eager": lambda: run(lambda: methods.eager(queries, documents))}
+    found = {"PyTorch, eager": lambda: run(lambda: peers.eager(queries, documents))}
     for n in BLOCKS:
         found[recomputed(n)] = lambda n=n: run(lambda: blocks(n))
     return found
@@ -129,7 +131,7 @@ def keep_best_block(w, good):
     for n in BLOCKS:
         call = good.get(recomputed(n))
         if call is not None:
-            times[n] = min(w.timer.device_ms(call, 500, True) for _ in range(2))
+            times[n] = min(w.timer.device_ms(call, timing.SLEEP_US_MIN, True) for _ in range(2))
     best = min(times, key=times.get) if times else None
     for n in BLOCKS:
         call = good.pop(recomputed(n), None)

@@ -5,6 +5,7 @@ import unittest
 
 import cases
 import data
+import peers
 import timing
 import torch
 from python import rows
@@ -23,10 +24,10 @@ class Methods(unittest.TestCase):
     def test_methods_score_alike(self):
         problem = problem_of()
         sample = problem.sample(5, torch.float16)
-        eager = methods.eager(problem.queries, problem.padded)
+        eager = peers.eager(problem.queries, problem.padded)
         self.assertLess(problem.largest_error(eager, sample), 2e-2)
         for n in (1, 2, 5, 9):
-            chunked = methods.chunked(problem.queries, problem.padded, n)
+            chunked = peers.chunked(problem.queries, problem.padded, n)
             self.assertEqual(chunked.shape, (3, 5))
             torch.testing.assert_close(chunked, eager)
         self.assertGreater(problem.largest_error(eager + 1, sample), 2e-2)
@@ -37,9 +38,9 @@ class Methods(unittest.TestCase):
         self.assertGreater(float(lengths.max() - lengths.min()), 0.5)
         unit = torch.nn.functional.normalize(problem.padded.float(), dim=-1)
         sample = problem.sample(5, torch.float16)
-        scores = methods.eager(problem.queries.float(), unit)
+        scores = peers.eager(problem.queries.float(), unit)
         self.assertLess(problem.largest_error(scores, sample), 1e-3)
-        plain = methods.eager(problem.queries, problem.padded)
+        plain = peers.eager(problem.queries, problem.padded)
         self.assertGreater(problem.largest_error(plain, sample), 2e-2)
 
     def test_the_fastest_chunk_is_one_that_was_timed(self):

@@ -7,9 +7,12 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
+import peers
+import runner
 import torch
-from python import world
+from python import packages, world
 
 from . import methods
 
@@ -67,18 +70,13 @@ def count(w, method, *shape):
 
 def main(method, query_len, n_docs, doc_len, sources=None):
     """One call of a method between the profiler's start and stop."""
-    import types
-
-    import peers
-    from python import packages
-
     packages.use(sources)
     w = types.SimpleNamespace(device="cuda", tiny=False, seconds=1, on_gpu=True, small=lambda c: c)
     problem = methods.problem_of(w, 1, int(query_len), int(n_docs), int(doc_len))
     if method == "maxsim":
-        call = methods.ours(methods.bench_of(w), problem).call
+        call = methods.ours(runner.bench_of(w), problem).call
     elif method.startswith("PyTorch"):
-        call = lambda: methods.eager(problem.queries, problem.padded)
+        call = lambda: peers.eager(problem.queries, problem.padded)
     else:
         call = peers.calls(problem)[method]
     if isinstance(call, Exception):

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 
 import peers
+import runner
 import torch
 from python import world
 
@@ -32,7 +33,7 @@ TORCH_LIBRARY(maxsim_hub, library) {
 
 def workloads(w):
     """A row for each workload."""
-    bench, hub = methods.bench_of(w), hub_kernel(w)
+    bench, hub = runner.bench_of(w), hub_kernel(w)
     for name, (n_queries, query_len, n_docs, doc_len) in WORKLOADS.items():
         words = f"{name}: {n_queries} queries of {query_len} × {n_docs} own documents × {doc_len}"
         with world.reported(words, None) as found:

@@ -8,11 +8,11 @@ row names one whose value is wrong as such.
 import math
 
 import ours
+import runner
 import torch
 from python import packages, rows, world
 
 from . import goals
-from .weights import bench_of
 
 #: Points that are compared with all others where comparing all of them would take minutes.
 SAMPLED = 20_000
@@ -229,7 +229,7 @@ def chamfer(w):
 def of_points(w):
     goal = goals.GOALS[goals.CHAMFER](w.card)
     with world.reported(goals.CHAMFER, goal) as found:
-        bench, figures, scenes = bench_of(w), {}, {}
+        bench, figures, scenes = runner.bench_of(w), {}, {}
         sizes = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000}
         for word, n in sizes.items():
             ms, x, about = slowest(w, bench, w.size(n, 60), 3, peer=word != "1m")
@@ -257,7 +257,7 @@ def launches(w, call):
 def of_batch(w):
     goal = goals.GOALS[goals.BATCH](w.card)
     with world.reported(goals.BATCH, goal) as found:
-        bench = bench_of(w)
+        bench = runner.bench_of(w)
         n_clouds, n = w.size(32), w.size(2048, 30)
         one, about = measured(w, bench, "cube", n_clouds, n, 3, peer=False)
         counts = [launches(w, lambda part=part: one.step.run(part)) for part in (0, 2)]
@@ -273,7 +273,7 @@ def of_batch(w):
 def of_many_dims(w):
     goal = goals.GOALS[goals.DIM_128](w.card)
     with world.reported(goals.DIM_128, goal) as found:
-        bench, figures, scenes = bench_of(w), {}, {}
+        bench, figures, scenes = runner.bench_of(w), {}, {}
         n, dim = w.size(100_000, 60), w.size(128, 20)
         for word, dtype in (("f32", torch.float32), ("f16", torch.float16)):
             ms, x, about = slowest(w, bench, n, dim, dtype, ("converging", "cube"))

@@ -5,11 +5,11 @@ Ours are whole calls, from Python until scores are there, and so are the others 
 """
 
 import ours
+import runner
 import torch
 from python import packages, rows, world
 
 from . import goals
-from .weights import bench_of
 from .xtr import megabytes
 
 #: Elements of a hidden state and of a token.
@@ -139,7 +139,7 @@ def projection(w):
 def forward(w):
     goal = goals.GOALS[goals.PROJECTION](w.card)
     with world.reported(goals.PROJECTION, goal) as found:
-        bench = bench_of(w)
+        bench = runner.bench_of(w)
         case = Case(w, bench, 32, 1024, 1024)
         times, bad, mb = measured(w, case, Case(w, bench, 32, FEW, 1024))
         case.free()
@@ -161,7 +161,7 @@ def forward(w):
 def step(w):
     goal = goals.GOALS[goals.PROJECTION_STEP](w.card)
     with world.reported(goals.PROJECTION_STEP, goal) as found:
-        bench = bench_of(w)
+        bench = runner.bench_of(w)
         case, few = Case(w, bench, 1, 1024, 2048), Case(w, bench, 1, FEW, 2048)
         times, bad, mb = measured(w, case, few, with_gradients=True)
         case.free()

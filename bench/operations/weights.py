@@ -3,8 +3,6 @@
 A mean is a set of weights: its calls are these.
 """
 
-import types
-
 import cases
 import data
 import ours
@@ -116,12 +114,6 @@ def problem_of(w, shape):
     return data.Problem(w.small(case), w.device)
 
 
-def bench_of(w):
-    """The library's interface in this process."""
-    options = {"device": w.device, "quick": w.tiny, "seconds": w.seconds}
-    return runner.Bench(types.SimpleNamespace(**options))
-
-
 def scores(w, bench, shape):
     """Times of a call with weights, "weights", and of the plain one, "plain"."""
     problem = problem_of(w, shape)
@@ -160,7 +152,7 @@ def row_of_shapes(w, case, unit, parts, methods):
     """
     goal = goals.GOALS[case](w.card)
     with world.reported(case, goal) as found:
-        bench = bench_of(w)
+        bench = runner.bench_of(w)
         ratios, shapes = {"scores": [], "gradients": []}, {}
         all_shapes = {"scores": SCORED}
         # The interface has gradients on a GPU alone.

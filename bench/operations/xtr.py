@@ -8,11 +8,12 @@ import threading
 import cases
 import data
 import ours
+import runner
 import torch
 from python import packages, rows, world
 
 from . import goals
-from .weights import Plain, bench_of
+from .weights import Plain
 
 #: Similarities of a query token that count as retrieved.
 K = 256
@@ -99,7 +100,7 @@ def xtr(w):
     """The row of XTR's training score."""
     goal = goals.GOALS[goals.XTR](w.card)
     with world.reported(goals.XTR, goal) as found:
-        bench = bench_of(w)
+        bench = runner.bench_of(w)
         case = cases.Case("xtr", "", 64, 32, 64 * 8, 180)
         case = w.small(case)
         if w.tiny:

@@ -3,6 +3,7 @@
 import gc
 import tempfile
 
+import runner
 import torch
 from python import packages, rows, world
 
@@ -25,7 +26,7 @@ class Collection:
         queries = drawn.queries(problem.padded, n_queries, case.query_len)
         self.similarity = drawn.statistics(problem.padded, queries)
         self.host = queries.cpu()[:, None]
-        self.one = searches.Ours(searches.bench_of(w), problem, k)
+        self.one = searches.Ours(runner.bench_of(w), problem, k)
         if w.on_gpu:
             torch.cuda.empty_cache()  # what drawing took
         self.one.hold()

@@ -3,6 +3,7 @@
 import cases
 import data
 import ours
+import runner
 import torch
 from python import rows, world
 
@@ -30,7 +31,7 @@ def queries(w):
     goal = goals.GOALS[goals.QUERIES](w.card)
     with world.reported(goals.QUERIES, goal) as found:
         problem = data.Problem(searches.shaped(w, 32, 32, 50_000, 128), w.device)
-        one = searches.Ours(searches.bench_of(w), problem, 100)
+        one = searches.Ours(runner.bench_of(w), problem, 100)
         host = problem.queries.cpu()[None]
         found.append(search_row(w, goals.QUERIES, goal, one, host))
         one.free()
@@ -46,7 +47,7 @@ def query(w):
         problem = searches.Spread(case, w.device, spread)
         documents = problem.padded
         host = spread.queries(documents, SETS, case.query_len).cpu()[:, None]
-        one = searches.Ours(searches.bench_of(w), problem, 100)
+        one = searches.Ours(runner.bench_of(w), problem, 100)
         one.hold()
         proven = one.search(host)
         more = {"data": "with the similarity spread of the real set"}
@@ -151,7 +152,7 @@ def compare(n_sets, rank, proven):
 
 def selection(w):
     """Rows of the selection alone."""
-    bench = searches.bench_of(w)
+    bench = runner.bench_of(w)
     for n_rows, n, k in SELECTIONS:
         case = goals.SELECTION
         goal = None

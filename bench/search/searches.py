@@ -1,19 +1,14 @@
 """Searches of documents that are on the device: ours by the library's interface, and the peers'."""
 
-import types
-
 import cases
 import data
 import ours
 import peers
-import runner
 import torch
 from python import packages, world
 from runner import Prepared
 
 MAKERS = {"flash_maxsim": peers.flash, "late_interaction_kernels": peers.late_interaction}
-#: late-interaction-kernels addresses the elements of a call's documents with 32 bits.
-ELEMENTS_MAX = (1 << 31) - 1
 FLASH, RETRIEVE = "flash-maxsim + torch.topk", "late-interaction-kernels retrieve"
 
 
@@ -35,12 +30,6 @@ class Spread(data.Problem):
         documents = self.spread.documents(case.n_docs, case.doc_len, dtype)
         self.queries = self.spread.queries(documents, case.n_queries, case.query_len)
         self.documents = documents.view(-1, case.dim)
-
-
-def bench_of(w):
-    """The library's interface in this process."""
-    options = {"device": w.device, "quick": w.tiny, "seconds": w.seconds}
-    return runner.Bench(types.SimpleNamespace(**options))
 
 
 class Whole(Prepared):
@@ -155,7 +144,7 @@ def others(problem, k):
     def top(score):
         return lambda: torch.topk(score().view(case.n_queries, -1), k, dim=1)
 
-    chunk = chunk_of(problem)
+    chunk = peers.chunk_of(problem)
     for package, make in MAKERS.items():
         try:
             packages.original(package)
@@ -173,12 +162,6 @@ def others(problem, k):
     except Exception as error:
         found[RETRIEVE] = error
     return found
-
-
-def chunk_of(problem):
-    """Documents that late-interaction-kernels can address at once; 0 where that is all."""
-    n_elements = problem.documents.numel()
-    return problem.case.n_docs * ELEMENTS_MAX // n_elements if n_elements > ELEMENTS_MAX else 0
 
 
 def from_host(problem, host, best):

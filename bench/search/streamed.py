@@ -11,6 +11,7 @@ import cases
 import compressed
 import data
 import ours
+import runner
 import torch
 from python import packages, rows, world
 
@@ -51,7 +52,7 @@ class Corpus:
 
     def __init__(self, w, rows):
         self.w, self.rows = w, rows
-        self.bench, self.link = searches.bench_of(w), Link(w)
+        self.bench, self.link = runner.bench_of(w), Link(w)
         self.n, self.length, self.dim = rows.shape
         for first in range(0, self.n, 1 << 12):
             some = rows[first : first + (1 << 12)]
@@ -194,7 +195,7 @@ def device_bytes(w, call):
 def page_locked(w, n, length, dim):
     """f16 `[n, len, dim]` in page-locked memory of the library's, which lives as long as the
     process."""
-    device = searches.bench_of(w).device
+    device = runner.bench_of(w).device
     n_bytes = 2 * n * length * dim
     memory, address = device("page_locked", device.handle, n_bytes), ctypes.c_uint64()
     device("address", memory, ctypes.byref(address))
