@@ -39,18 +39,16 @@ enum Kind {
     Normalized,
     Backward,
     TopK,
-    Search,
     Stream,
     Graph,
     Quantize,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 7] = [
     Kind::Score,
     Kind::Normalized,
     Kind::Backward,
     Kind::TopK,
-    Kind::Search,
     Kind::Stream,
     Kind::Graph,
     Kind::Quantize,
@@ -124,11 +122,6 @@ impl Data {
             Kind::TopK => {
                 let documents = device.upload(&documents)?;
                 ranked(&device.top_k(&queries, &documents, &cross, &plain, K)?)
-            }
-            Kind::Search => {
-                let documents = device.upload(&documents)?;
-                let queries = device.upload(&queries)?;
-                ranked(&device.top_k(&queries, &documents, &cross, &plain, 1)?)
             }
             Kind::Stream => {
                 let options = StreamOptions::default().buffer_bytes(1 << 20).threads(2);

@@ -32,9 +32,6 @@ fn index(name: &str) -> String {
 
 /// Every way to write a file, but for its name.
 fn writers() -> Vec<Vec<String>> {
-    let indexes = Path::new("tests/plaid").canonicalize().unwrap();
-    let index =
-        |name: &str| format!("quantize --format plaid --index {}/{name}", indexes.display());
     let rank = "rank --device cpu --top-k 100 --queries q.safetensors --documents d.npy";
     let explain = "explain --queries q.safetensors --documents d.npy --query 0 --document 0";
     let written = [

@@ -118,7 +118,7 @@ impl Row {
 }
 
 /// A figure with the digits that mean something, and its unit.
-fn figure(value: Option<f64>, unit: &str) -> String {
+pub fn figure(value: Option<f64>, unit: &str) -> String {
     let Some(value) = value else { return "–".to_string() };
     let n_digits = match value.abs() {
         100.0.. => 0,

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::markdown::{cell, facts};
 use super::record::Facts;
+use super::search::figure as with_digits;
 
 /// Where the tables of the literature are among these, or why they are not.
 pub const TABLES: &str = include_str!("tables.txt");
@@ -198,14 +199,13 @@ impl Row {
 
     /// A method's figure, with its memory where that was measured.
     fn with_memory(&self, method: &str, figure: Option<f64>) -> String {
-        let Some(figure) = figure else { return "–".into() };
-        let is_time = self.unit.as_deref() == Some("ms");
         let words = match figure {
-            _ if !is_time && figure < 0.01 => format!("{figure:.1e}"),
-            _ if figure < 1.0 => format!("{figure:.4}"),
-            _ if figure < 100.0 => format!("{figure:.2}"),
-            _ => format!("{figure:.0}"),
+            Some(value) if self.unit.as_deref() != Some("ms") && value < 0.01 => {
+                format!("{value:.1e}")
+            }
+            figure => with_digits(figure, ""),
         };
-        self.megabytes.get(method).map_or(words.clone(), |mb| format!("{words} ({mb:.1})"))
+        let megabytes = figure.and_then(|_| self.megabytes.get(method));
+        megabytes.map_or(words.clone(), |mb| format!("{words} ({mb:.1})"))
     }
 }
