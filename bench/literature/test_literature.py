@@ -3,11 +3,15 @@
 import types
 import unittest
 
+try:
+    import torch
+except ImportError as error:
+    raise unittest.SkipTest("no PyTorch") from error
+
 import cases
 import data
 import peers
 import timing
-import torch
 from python import rows
 
 from . import methods
