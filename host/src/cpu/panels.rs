@@ -61,7 +61,7 @@ impl Panel {
         queries: Matrix<'_, F>,
         dim: usize,
         packing: Packing,
-        row: &mut Vec<f32>,
+        rows: &mut Vec<f32>,
     ) -> Result<bool> {
         let Packing { operand, groups, is_signed, with_sums } = packing;
         // What is added to codes of documents for the operand's sign: Σ (d + a) · q is more than
@@ -79,29 +79,33 @@ impl Panel {
         let columns = fill_lines(&mut self.groups, groups * self.width)?;
         fill(&mut self.added, if is_shifted { self.width } else { 0 }, 0)?;
         fill(&mut self.sums, if with_sums { self.width } else { 0 }, 0.0)?;
-        fill(row, dim, 0.0)?;
-        for (s, column) in self.columns.iter().enumerate() {
-            widen::<F>(&queries.data[column.row * dim..][..dim], row);
-            if is_shifted {
-                let sum: i32 = row.iter().map(|&code| code as i32).sum();
-                self.added[s] = (-shift * sum) as u32;
+        fill(rows, dim * LANES, 0.0)?;
+        for (block, tokens) in self.columns.chunks(LANES).enumerate() {
+            let first = block * LANES;
+            for (s, (token, row)) in tokens.iter().zip(rows.chunks_exact_mut(dim)).enumerate() {
+                widen::<F>(&queries.data[token.row * dim..][..dim], row);
+                if is_shifted {
+                    let sum: i32 = row.iter().map(|&code| code as i32).sum();
+                    self.added[first + s] = (-shift * sum) as u32;
+                }
+                if with_sums {
+                    // In f64: of codes it is exact, of others rounded once.
+                    self.sums[first + s] = row.iter().map(|&x| f64::from(x)).sum::<f64>() as f32;
+                }
             }
-            if with_sums {
-                // In f64: of codes it is exact, of others rounded once.
-                self.sums[s] = row.iter().map(|&x| f64::from(x)).sum::<f64>() as f32;
-            }
-            let column = &mut columns[s..];
+            let rows = &rows[..tokens.len() * dim];
+            let lines = columns.chunks_exact_mut(self.width).map(|line| &mut line[first..]);
             match operand {
-                Operand::F32 => set_groups::<1>(column, self.width, row, f32::to_bits),
-                Operand::Bf16 => set_groups::<2>(column, self.width, row, |x| {
-                    u32::from(bf16::from_f32(x).to_bits())
-                }),
+                Operand::F32 => set_groups::<1>(lines, rows, dim, f32::to_bits),
+                Operand::Bf16 => {
+                    set_groups::<2>(lines, rows, dim, |x| u32::from(bf16::from_f32(x).to_bits()))
+                }
                 // Whole numbers of 8 bits, which these types hold.
                 Operand::Words => {
-                    set_groups::<2>(column, self.width, row, |x| u32::from(x as i16 as u16));
+                    set_groups::<2>(lines, rows, dim, |x| u32::from(x as i16 as u16));
                 }
                 Operand::Bytes | Operand::SignedBytes => {
-                    set_groups::<4>(column, self.width, row, |x| u32::from(x as i8 as u8));
+                    set_groups::<4>(lines, rows, dim, |x| u32::from(x as i8 as u8));
                 }
             }
         }
@@ -109,23 +113,29 @@ impl Panel {
     }
 }
 
-/// Writes a row as groups of `N` elements, each `width` behind the other; zeros where the last one
-/// has fewer.
-fn set_groups<const N: usize>(
-    groups: &mut [u32],
-    width: usize,
-    row: &[f32],
+/// Writes rows of `dim` as columns of groups of `N` elements, which lie one behind the other in a
+/// line; zeros where the last group has fewer.
+fn set_groups<'a, const N: usize>(
+    lines: impl Iterator<Item = &'a mut [u32]>,
+    rows: &[f32],
+    dim: usize,
     bits: impl Fn(f32) -> u32,
 ) {
     let group = |elements: &[f32; N]| {
         let bits = elements.iter().map(|&x| bits(x)).enumerate();
         bits.fold(0, |group, (i, bits)| group | bits << (i * 32 / N))
     };
-    let (whole, rest) = row.as_chunks::<N>();
-    let mut last = [0.0; N];
-    last[..rest.len()].copy_from_slice(rest);
-    let all = whole.iter().chain((!rest.is_empty()).then_some(&last));
-    for (to, elements) in groups.iter_mut().step_by(width).zip(all) {
-        *to = group(elements);
+    for (k, line) in lines.take(dim.div_ceil(N)).enumerate() {
+        for (to, row) in line.iter_mut().zip(rows.chunks_exact(dim)) {
+            let rest = &row[k * N..];
+            *to = match rest.first_chunk::<N>() {
+                Some(elements) => group(elements),
+                None => {
+                    let mut last = [0.0; N];
+                    last[..rest.len()].copy_from_slice(rest);
+                    group(&last)
+                }
+            };
+        }
     }
 }

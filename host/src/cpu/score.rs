@@ -78,8 +78,8 @@ impl<Q: Format, D: Format> Call<'_, Q, D> {
                 is_signed: D::FORMAT == TokenFormat::Int8,
                 with_sums: self.row_scales.need_sums(),
             };
-            let (dim, row) = (self.problem.dim(), &mut scratch.tile.row);
-            if !panel.pack(tokens, self.queries, dim, packing, row)? {
+            let (dim, rows) = (self.problem.dim(), &mut scratch.tile.query_rows);
+            if !panel.pack(tokens, self.queries, dim, packing, rows)? {
                 break;
             }
             scratch.n_panels += 1;

@@ -24,8 +24,8 @@ pub(super) struct Scratch {
 /// Buffers of a tile of document tokens.
 #[derive(Debug, Default)]
 pub(super) struct TileScratch {
-    /// A query token's row as f32.
-    pub row: Vec<f32>,
+    /// Rows of query tokens as f32, as many as a line of a panel has room for.
+    pub query_rows: Vec<f32>,
     /// Rows of a tile as groups, where they cannot be read in place.
     pub rows: Vec<Line>,
     /// Products of a tile and a panel, then their similarities: bits of i32 or f32.

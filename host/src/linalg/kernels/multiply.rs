@@ -18,6 +18,9 @@ pub(super) unsafe trait Lanes: Copy {
     /// Lanes of a register.
     const LANES: usize = size_of::<Self::Register>() / size_of::<u32>();
 
+    /// Groups that are multiplied between two looks at what is to be fetched.
+    const STEPS: usize = 2;
+
     /// A register with one group in all lanes.
     fn splat(self, group: u32) -> Self::Register;
 
@@ -158,30 +161,40 @@ unsafe fn block<L: Lanes, const V: usize, const R: usize>(
 unsafe fn sums<L: Lanes, const V: usize, const R: usize>(
     lanes: L,
     (mut panel, width): (*const u32, usize),
-    (mut rows, stride): (*const u32, usize),
+    (rows, stride): (*const u32, usize),
     depth: usize,
     ahead: &[u8],
 ) -> [[L::Register; V]; R] {
     let mut sums = [[lanes.splat(0); V]; R];
     let mut line = ahead.as_ptr();
     let mut n_lines = ahead.len().div_ceil(CACHE_LINE);
-    // SAFETY: each step reads one line of the panel and one group of each row, `depth` times, and
-    // pointers advance by what it has read.
+    // SAFETY: there are these rows. Each step reads one line of the panel and one group of each
+    // row, `depth` times, and the panel's pointer advances by what was read of it.
     unsafe {
-        for _ in 0..depth / 2 {
+        let mut rows = [rows; R];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = row.add(r * stride);
+        }
+        let mut group = 0;
+        for _ in 0..depth / L::STEPS {
             // One line in two steps: seldom enough that fetching does not hold up multiplying.
             if n_lines > 0 {
-                fetch(line);
-                line = line.wrapping_add(CACHE_LINE);
-                n_lines -= 1;
+                for _ in 0..L::STEPS / 2 {
+                    fetch(line);
+                    line = line.wrapping_add(CACHE_LINE);
+                }
+                n_lines = n_lines.saturating_sub(L::STEPS / 2);
             }
-            step(lanes, panel, (rows, stride), &mut sums);
-            step(lanes, panel.add(width), (rows.add(1), stride), &mut sums);
-            panel = panel.add(2 * width);
-            rows = rows.add(2);
+            for i in 0..L::STEPS {
+                step(lanes, panel.add(i * width), &rows, group + i, &mut sums);
+            }
+            panel = panel.wrapping_add(L::STEPS * width);
+            group += L::STEPS;
         }
-        if !depth.is_multiple_of(2) {
-            step(lanes, panel, (rows, stride), &mut sums);
+        while group < depth {
+            step(lanes, panel, &rows, group, &mut sums);
+            panel = panel.wrapping_add(width);
+            group += 1;
         }
     }
     sums
@@ -191,12 +204,13 @@ unsafe fn sums<L: Lanes, const V: usize, const R: usize>(
 /// inlined is compiled without the instructions, which are calls then.
 ///
 /// # Safety
-/// The panel has `V` registers here, and each row a group.
+/// The panel has `V` registers here, and each row this group.
 #[inline(always)]
 unsafe fn step<L: Lanes, const V: usize, const R: usize>(
     lanes: L,
     panel: *const u32,
-    (rows, stride): (*const u32, usize),
+    rows: &[*const u32; R],
+    group: usize,
     sums: &mut [[L::Register; V]; R],
 ) {
     let mut columns = [lanes.splat(0); V];
@@ -204,9 +218,9 @@ unsafe fn step<L: Lanes, const V: usize, const R: usize>(
         // SAFETY: as the caller promises.
         *columns = unsafe { panel.add(v * L::LANES).cast::<L::Register>().read_unaligned() };
     }
-    for (r, sums) in sums.iter_mut().enumerate() {
+    for (row, sums) in rows.iter().zip(sums) {
         // SAFETY: as the caller promises.
-        let row = lanes.splat(unsafe { *rows.add(r * stride) });
+        let row = lanes.splat(unsafe { *row.add(group) });
         for v in 0..V {
             sums[v] = lanes.multiply_add(columns[v], row, sums[v]);
         }
