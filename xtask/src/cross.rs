@@ -1,5 +1,6 @@
 //! Runs cargo for a target whose standard library is built from its source: toolchains come with
-//! that of the host alone, and rustup's server cannot be reached everywhere.
+//! that of the host alone, and rustup's server cannot be reached everywhere. The host itself under
+//! a sanitizer is such a target, since what the sanitizer watches is to be all of a program.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +12,11 @@ use crate::rust_src;
 
 /// A target of the library, and what cargo needs to know of it.
 pub struct Target {
-    pub triple: &'static str,
+    /// The triple, or the sanitizer's name.
+    pub name: &'static str,
+    triple: &'static str,
+    /// The folder below the target folder in which all is built.
+    folder: &'static str,
     linker: Option<&'static str>,
     flags: &'static str,
     /// The program that runs its programs, and arguments; names with a slash are files of the
@@ -22,28 +27,61 @@ pub struct Target {
 /// The targets, those first whose programs can be run.
 pub const TARGETS: &[Target] = &[
     Target {
+        name: "aarch64-unknown-linux-gnu",
         triple: "aarch64-unknown-linux-gnu",
+        folder: CROSS,
         linker: Some("aarch64-linux-gnu-gcc"),
         flags: "",
         runner: &["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"],
     },
     // The 128-bit registers are what every engine has had since 2023. The C library is Debian's.
     Target {
+        name: "wasm32-wasip1",
         triple: "wasm32-wasip1",
+        folder: CROSS,
         linker: None,
         flags: "-C target-feature=+simd128 -C link-self-contained=no \
                 -C link-arg=/usr/lib/wasm32-wasi/crt1-command.o -L native=/usr/lib/wasm32-wasi",
         runner: &["node", "--no-warnings", "tests/targets/wasi.mjs"],
     },
     Target {
+        name: "wasm32-unknown-unknown",
         triple: "wasm32-unknown-unknown",
+        folder: CROSS,
         linker: None,
         flags: "-C target-feature=+simd128",
         runner: &[],
     },
+    Target {
+        name: "address-sanitizer",
+        triple: HOST,
+        folder: "address-sanitizer",
+        linker: None,
+        flags: "-Zsanitizer=address",
+        runner: &["env", "ASAN_OPTIONS=detect_stack_use_after_return=1"],
+    },
+    Target {
+        name: "thread-sanitizer",
+        triple: HOST,
+        folder: "thread-sanitizer",
+        linker: None,
+        flags: "-Zsanitizer=thread",
+        runner: &["env", "TSAN_OPTIONS=halt_on_error=1"],
+    },
 ];
 
+/// Where other processors' programs are built.
+const CROSS: &str = "cross";
+
+/// Where the sanitizers' runtimes are part of the toolchain.
+const HOST: &str = "x86_64-unknown-linux-gnu";
+
 impl Target {
+    /// Whether it is the host under a sanitizer.
+    pub fn is_sanitizer(&self) -> bool {
+        self.triple == HOST
+    }
+
     /// The program that runs this target's programs, and its arguments; empty without one.
     pub fn runner(&self, root: &Path) -> Vec<String> {
         let word = |word: &&str| match root.join(word) {
@@ -56,15 +94,15 @@ impl Target {
     /// `cargo COMMAND --target ..` with the standard library's source. Settings of cargo's that the
     /// caller's environment has win.
     ///
-    /// All that is built lies in `cross` below the target folder, as compilers that take unstable
-    /// options share nothing with others.
+    /// All that is built lies in a folder of its own, as compilers that take unstable options share
+    /// nothing with others.
     pub fn cargo(&self, root: &Path, command: &str) -> Result<Command> {
-        let built = below_target(root, "cross");
+        let (built, source) = (below_target(root, self.folder), below_target(root, CROSS));
         std::fs::create_dir_all(&built).with_context(|| format!("creating {}", built.display()))?;
         let mut cargo = Command::new("cargo");
         cargo.arg(command).args(["--target", self.triple, "-Zbuild-std=std,panic_abort"]);
         // Cargo's own name for where the source lies, if not in the toolchain.
-        cargo.env("__CARGO_TESTS_ONLY_SRC_ROOT", rust_src::library(&built)?);
+        cargo.env("__CARGO_TESTS_ONLY_SRC_ROOT", rust_src::library(&source)?);
         cargo.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", &built);
         let mut set = |variable: &str, value: &str| {
             if std::env::var_os(variable).is_none() && !value.is_empty() {
@@ -85,17 +123,17 @@ impl Target {
     }
 }
 
-/// Runs `cargo COMMAND --target TRIPLE ..` in the caller's folder, given `TRIPLE COMMAND ..`.
+/// Runs `cargo COMMAND --target TRIPLE ..` in the caller's folder, given `NAME COMMAND ..`.
 pub fn run(root: &Path, words: &[&str]) -> Result<()> {
-    let [triple, command, options @ ..] = words else {
-        bail!("cross needs a target and cargo's command: cross {} build ..", TARGETS[0].triple)
+    let [name, command, options @ ..] = words else {
+        bail!("cross needs a target and cargo's command: cross {} build ..", TARGETS[0].name)
     };
-    let Some(target) = TARGETS.iter().find(|target| target.triple == *triple) else {
-        let all: Vec<&str> = TARGETS.iter().map(|target| target.triple).collect();
-        bail!("cross {triple}: expected {}", all.join(", "))
+    let Some(target) = TARGETS.iter().find(|target| target.name == *name) else {
+        let all: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+        bail!("cross {name}: expected {}", all.join(", "))
     };
     let status = target.cargo(root, command)?.args(options).status().context("running cargo")?;
-    ensure!(status.success(), "cargo {command} --target {triple} failed");
+    ensure!(status.success(), "cargo {command} for {name} failed");
     Ok(())
 }
 

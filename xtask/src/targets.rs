@@ -1,5 +1,7 @@
 //! Builds the library and the suites that need no GPU for other processors and for WebAssembly, and
 //! runs them: under qemu, which shows that results are right and nothing of speed, and under node.
+//! Those of this processor run under the address and the thread sanitizer, and the library's own
+//! tests with them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +27,7 @@ const WITHOUT_CPU: [&str; 2] = ["gpu", "gpu_memory"];
 pub struct Asked {
     /// Where the record goes, if anywhere.
     record: Option<PathBuf>,
-    /// The target's triple, if not all.
+    /// The target's name, if not all.
     target: Option<String>,
     /// The suites' programs, if not all.
     only: Option<Vec<String>>,
@@ -61,11 +63,11 @@ impl Asked {
             }
         }
         if let Some(target) = &asked.target {
-            let mut all = runnable().map(|target| target.triple);
+            let mut all = runnable().map(|target| target.name);
             ensure!(
-                all.any(|triple| triple == target),
+                all.any(|name| name == target),
                 "--target {target}: expected {}",
-                runnable().map(|target| target.triple).collect::<Vec<_>>().join(" or ")
+                runnable().map(|target| target.name).collect::<Vec<_>>().join(" or ")
             );
         }
         Ok(asked)
@@ -78,7 +80,7 @@ fn runnable() -> impl Iterator<Item = &'static Target> {
 
 /// Builds all, then runs all; fails where any test failed.
 pub fn run(root: &Path, asked: &Asked) -> Result<()> {
-    let is_asked = |target: &&Target| asked.target.as_ref().is_none_or(|t| t == target.triple);
+    let is_asked = |target: &&Target| asked.target.as_ref().is_none_or(|t| t == target.name);
     let suites = match &asked.only {
         Some(only) => only.clone(),
         None => suites(root)?,
@@ -87,7 +89,7 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
     for target in runnable().filter(is_asked) {
         let start = Instant::now();
         programs.extend(build(root, target, &suites)?);
-        println!("{}: built in {:.0} s", target.triple, start.elapsed().as_secs_f64());
+        println!("{}: built in {:.0} s", target.name, start.elapsed().as_secs_f64());
     }
     let run = |program: &Program| run_program(root, program);
     let rows: Vec<(Found, f64)> = programs.par_iter().map(run).collect::<Result<_>>()?;
@@ -99,7 +101,7 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
         .iter()
         .zip(&rows)
         .filter(|(_, (found, _))| found.failed > 0)
-        .map(|(program, _)| format!("{} on {}", program.name, program.target.triple))
+        .map(|(program, _)| format!("{} on {}", program.name, program.target.name))
         .collect();
     ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
     Ok(())
@@ -110,7 +112,7 @@ fn build<'a>(root: &Path, target: &'a Target, suites: &[String]) -> Result<Vec<P
     let mut library = target.cargo(root, "build")?;
     library.current_dir(root).args(["--locked", "-p", "maxsim", "--no-default-features"]);
     let status = library.status().context("running cargo")?;
-    ensure!(status.success(), "the library does not build for {}", target.triple);
+    ensure!(status.success(), "the library does not build for {}", target.name);
     let mut tests = target.cargo(root, "test")?;
     tests.current_dir(root).args(["--no-run", "--locked", "-p", "maxsim-tests"]);
     tests.arg("--no-default-features");
@@ -120,7 +122,14 @@ fn build<'a>(root: &Path, target: &'a Target, suites: &[String]) -> Result<Vec<P
     let programs = bundle::built_by(&mut tests)?.into_iter().filter(|program| program.is_test);
     let of_target =
         |built: bundle::Program| Program { target, name: built.target, path: built.path };
-    Ok(programs.map(of_target).collect())
+    let mut programs: Vec<Program<'a>> = programs.map(of_target).collect();
+    if target.is_sanitizer() {
+        let mut own = target.cargo(root, "test")?;
+        own.current_dir(root).args(["--no-run", "--locked", "-p", "maxsim", "--lib"]);
+        let own = bundle::built_by(&mut own)?.into_iter().filter(|program| program.is_test);
+        programs.extend(own.map(of_target));
+    }
+    Ok(programs)
 }
 
 /// The names of the suites' programs.
@@ -151,7 +160,7 @@ fn run_program(root: &Path, program: &Program) -> Result<(Found, f64)> {
     let text = [output.stdout.as_slice(), &output.stderr].concat();
     println!(
         "\n{}: {} ({seconds:.0} s)\n{}",
-        program.target.triple,
+        program.target.name,
         program.name,
         String::from_utf8_lossy(&text).trim_end()
     );
@@ -184,18 +193,18 @@ fn record(root: &Path, programs: &[Program], rows: &[(Found, f64)]) -> Result<Va
             "skipped": found.skipped,
             "seconds": (seconds * 10.0).round() / 10.0,
         });
-        targets.entry(program.target.triple).or_default().insert(&program.name, row);
+        targets.entry(program.target.name).or_default().insert(&program.name, row);
     }
     let runners: BTreeMap<&str, &str> =
-        programs.iter().map(|p| (p.target.triple, p.target.runner[0])).collect();
+        programs.iter().map(|p| (p.target.name, p.target.runner[0])).collect();
     let said = |command: &mut Command| -> Result<String> {
         let output = command.output().with_context(|| format!("running {command:?}"))?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
     };
     Ok(json!({
-        "what": "suites of the CPU engine on targets that are emulated: seconds are no measure of \
-                 the targets' speed",
-        "command": "cargo xtask targets --record docs/measured/cpu-2core/targets.json",
+        "what": "suites of the CPU engine on targets that are emulated, and on this processor \
+                 under sanitizers: seconds are no measure of their speed",
+        "command": "cargo xtask targets --record FILE",
         "date": said(Command::new("date").args(["-u", "+%Y-%m-%d"]))?,
         "commit": said(Command::new("git").current_dir(root).args(["rev-parse", "HEAD"]))?,
         "suite": std::env::var("MAXSIM_SUITE").unwrap_or_else(|_| "full".to_string()),

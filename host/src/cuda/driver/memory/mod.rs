@@ -3,10 +3,13 @@
 mod blocks;
 pub(in crate::cuda) mod pieces;
 pub(in crate::cuda) mod retired;
+mod sync;
 mod timeline;
 
 use std::ptr;
 use std::sync::Arc;
+
+use cust::sys::CUstream;
 
 use self::blocks::class_of;
 use self::timeline::Block;
@@ -14,6 +17,13 @@ use super::context::{CudaDevice, Entered};
 use super::status;
 use super::symbols::raw;
 use crate::error::{Error, Result};
+
+/// A stream's handle.
+#[derive(Clone, Copy, Debug)]
+struct Handle(pub CUstream);
+
+// SAFETY: the driver takes a stream from any thread.
+unsafe impl Send for Handle {}
 
 /// Device memory. When it is dropped it is handed on as soon as no work uses it any more; see
 /// [`retired`]. Addresses are aligned to 256 bytes.
@@ -128,7 +138,7 @@ pub(in crate::cuda) unsafe fn fill(
     address: u64,
     byte: u8,
     len_bytes: u64,
-    stream: cust::sys::CUstream,
+    stream: CUstream,
 ) -> Result<()> {
     if len_bytes == 0 {
         return Ok(());
@@ -149,7 +159,7 @@ unsafe fn fill_on(
     address: u64,
     byte: u8,
     len: usize,
-    stream: cust::sys::CUstream,
+    stream: CUstream,
 ) -> Result<()> {
     if address.is_multiple_of(4) && len.is_multiple_of(4) {
         let word = u32::from_ne_bytes([byte; 4]);

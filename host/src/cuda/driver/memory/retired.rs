@@ -37,8 +37,9 @@ use std::thread;
 use cust::stream::StreamFlags;
 use cust::sys::{CUevent, CUstream};
 
+use super::Handle;
 use super::blocks::{Blocks, class_of, slab_bytes};
-use super::timeline::{Block, DEFAULT_STREAM, Handle, Progress, Timeline, Tracked};
+use super::timeline::{Block, DEFAULT_STREAM, Progress, Timeline, Tracked};
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::event::RawEvent;
 use crate::cuda::driver::status;

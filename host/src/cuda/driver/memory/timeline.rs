@@ -2,11 +2,10 @@
 //! needs no driver.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ThreadId;
 
-use cust::sys::CUstream;
+use super::Handle;
+use super::sync::{Arc, AtomicBool, Ordering};
 
 /// Number of the legacy default stream. Streams are numbered from 1.
 pub(super) const DEFAULT_STREAM: u64 = 0;
@@ -51,14 +50,6 @@ pub(super) struct Tracked<E> {
     completed: u64,
     is_gone: bool,
 }
-
-/// A stream's handle.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Handle(pub CUstream);
-
-// SAFETY: the driver takes a stream from any thread.
-#[allow(unsafe_code)]
-unsafe impl Send for Handle {}
 
 /// Batches of dropped blocks, and how far each stream has come.
 #[derive(Debug)]

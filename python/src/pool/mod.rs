@@ -1,8 +1,10 @@
 //! Runs calls of the CPU engine without the interpreter's lock, on threads of this process.
 
+mod list;
+mod sync;
+
 use std::process;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -10,51 +12,36 @@ use maxsim::{Interrupt, Result};
 use pyo3::prelude::*;
 use rayon::ThreadPool;
 
+use self::list::List;
+use self::sync::AtomicPtr;
 use crate::errors::raised;
 
 /// How often a call that waits looks for signals.
 const SIGNALS: Duration = Duration::from_millis(50);
 
-/// The threads of a process, for calls that want so many.
-///
-/// A forked child has none of its parent's threads, nor may it take a lock that one of them may
-/// have held. So pools are in a list that is only ever added to, without locks, and a process
-/// looks for its own. Nothing in it is freed: a process has as many as numbers of threads that
-/// were asked for.
+/// The threads of a process, for calls that want so many. A forked child has none of its parent's
+/// threads, so it looks for its own. A process has as many of these as numbers of threads that were
+/// asked for.
 struct Pool {
     process: u32,
     n_threads: usize,
     threads: ThreadPool,
-    next: *const Pool,
 }
 
-static POOLS: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+static POOLS: List<Pool> = List::new(AtomicPtr::new(ptr::null_mut()));
 
 /// This process's threads for calls that want `n_threads`.
 fn pool(n_threads: usize) -> PyResult<&'static ThreadPool> {
     let process = process::id();
-    let mut at = POOLS.load(Ordering::Acquire).cast_const();
-    // SAFETY: pools in the list are never freed or changed.
-    while let Some(pool) = unsafe { at.as_ref() } {
-        if (pool.process, pool.n_threads) == (process, n_threads) {
-            return Ok(&pool.threads);
-        }
-        at = pool.next;
+    let is_it = |pool: &Pool| (pool.process, pool.n_threads) == (process, n_threads);
+    if let Some(pool) = POOLS.find(is_it) {
+        return Ok(&pool.threads);
     }
     let builder = rayon::ThreadPoolBuilder::new().num_threads(n_threads);
     let threads = builder.thread_name(|i| format!("maxsim-{i}")).build().map_err(|error| {
         pyo3::exceptions::PyRuntimeError::new_err(format!("threads cannot be started: {error}"))
     })?;
-    let new = Box::leak(Box::new(Pool { process, n_threads, threads, next: ptr::null() }));
-    let mut next = POOLS.load(Ordering::Acquire);
-    loop {
-        new.next = next;
-        // Two threads may both add one: either serves.
-        match POOLS.compare_exchange_weak(next, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Ok(&new.threads),
-            Err(other) => next = other,
-        }
-    }
+    Ok(&POOLS.add(Pool { process, n_threads, threads }).threads)
 }
 
 /// Runs a call on `n_threads` threads, without the interpreter's lock. The thread that waits
