@@ -38,6 +38,9 @@ def of_f32(_):
             ("largest_relative_error", "<=", 1e-5),
             ("of_peak_in_l2", ">=", 0.85),
             ("of_limit", ">=", 0.85),
+            # More than all of a limit says that the limit was measured wrong.
+            ("of_peak_in_l2", "<=", 1 + NOISE),
+            ("of_limit", "<=", 1 + NOISE),
         ),
     )
 
