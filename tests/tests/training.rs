@@ -22,6 +22,7 @@ mod training;
 const TOLERANCES: [f64; 2] = [2e-3, 2e-4];
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "SKIPPED (the target has no current folder)")]
 fn the_loss_curve_is_that_of_f64() {
     let n_steps = match std::env::var("MAXSIM_TRAINING_STEPS") {
         Ok(n) => n.parse().expect("MAXSIM_TRAINING_STEPS is a number"),

@@ -57,7 +57,7 @@ pub const TARGETS: &[Target] = &[
         triple: HOST,
         folder: "address-sanitizer",
         linker: None,
-        flags: "-Zsanitizer=address",
+        flags: "-Zsanitizer=address -Cllvm-args=-asan-globals=0",
         runner: &["env", "ASAN_OPTIONS=detect_stack_use_after_return=1"],
     },
     Target {

@@ -59,10 +59,10 @@ usage: cargo xtask <command>
   cross NAME COMMAND ..    run `cargo COMMAND ..` for aarch64-unknown-linux-gnu, wasm32-wasip1
                        or wasm32-unknown-unknown, or for this processor under address-sanitizer or
                        thread-sanitizer, with a standard library built from its source
-  targets              build the library and the suites of the CPU engine for all but the third,
-                       and run them (tests/targets/check.sh installs qemu and node)
+  targets              build the library and the suites of the CPU engine for the first two, and
+                       run them under qemu and node (tests/targets/check.sh installs what it needs)
     --record FILE      write what came of every program
-    --target NAME      one of them alone
+    --target NAME,..   these instead, of the two and the sanitizers
     --only NAME,..     these programs of tests/tests alone
   tidy                 check layers, sizes of files, functions and lines, and words of comments
   tidy --lower         lower the counts of exceptions to what is there

@@ -27,8 +27,8 @@ const WITHOUT_CPU: [&str; 2] = ["gpu", "gpu_memory"];
 pub struct Asked {
     /// Where the record goes, if anywhere.
     record: Option<PathBuf>,
-    /// The target's name, if not all.
-    target: Option<String>,
+    /// The targets' names, if not all but the sanitizers'.
+    targets: Option<Vec<String>>,
     /// The suites' programs, if not all.
     only: Option<Vec<String>>,
 }
@@ -57,12 +57,12 @@ impl Asked {
             let value = *words.next().with_context(|| format!("{word} needs a value"))?;
             match word {
                 "--record" => asked.record = Some(value.into()),
-                "--target" => asked.target = Some(value.into()),
-                "--only" => asked.only = Some(value.split(',').map(str::to_string).collect()),
+                "--target" => asked.targets = Some(names(value)),
+                "--only" => asked.only = Some(names(value)),
                 _ => bail!("targets {word}: expected --record, --target or --only"),
             }
         }
-        if let Some(target) = &asked.target {
+        for target in asked.targets.iter().flatten() {
             let mut all = runnable().map(|target| target.name);
             ensure!(
                 all.any(|name| name == target),
@@ -74,13 +74,20 @@ impl Asked {
     }
 }
 
+fn names(list: &str) -> Vec<String> {
+    list.split(',').map(str::to_string).collect()
+}
+
 fn runnable() -> impl Iterator<Item = &'static Target> {
     TARGETS.iter().filter(|target| !target.runner.is_empty())
 }
 
 /// Builds all, then runs all; fails where any test failed.
 pub fn run(root: &Path, asked: &Asked) -> Result<()> {
-    let is_asked = |target: &&Target| asked.target.as_ref().is_none_or(|t| t == target.name);
+    let is_asked = |target: &&Target| match &asked.targets {
+        Some(names) => names.iter().any(|name| name == target.name),
+        None => !target.is_sanitizer(),
+    };
     let suites = match &asked.only {
         Some(only) => only.clone(),
         None => suites(root)?,
@@ -239,7 +246,7 @@ mod tests {
     fn options_are_read() {
         assert_eq!(Asked::parse(&[]).unwrap(), Asked::default());
         let asked = Asked::parse(&["--target", "wasm32-wasip1", "--record", "x.json"]).unwrap();
-        assert_eq!(asked.target.as_deref(), Some("wasm32-wasip1"));
+        assert_eq!(asked.targets, Some(vec!["wasm32-wasip1".to_string()]));
         assert_eq!(asked.record, Some("x.json".into()));
         let asked = Asked::parse(&["--only", "cpu,scores"]).unwrap();
         assert_eq!(asked.only, Some(vec!["cpu".to_string(), "scores".to_string()]));

@@ -260,7 +260,7 @@ fn large_corpora_on_a_gpu() {
             for (spread, (n, n_queries)) in
                 [1.0f32, 1e-4].into_iter().flat_map(|spread| corpora.map(|of| (spread, of)))
             {
-                let number = |i: usize| ((i * 2_654_435_761) >> 9) % 2001;
+                let number = |i: usize| ((i as u64 * 2_654_435_761) >> 9) % 2001;
                 let data: Vec<f32> = (0..n * dim)
                     .map(|i| 0.3 + spread * (number(i) as f32 / 1000.0 - 1.0))
                     .collect();

@@ -143,7 +143,7 @@ fn large_corpora_on_a_gpu() {
         let (n, dim) = (40_000usize, 64usize);
         for device in cuda_devices().iter().filter(|device| has_kernels(device)) {
             for (spread, n_passes) in [(1.0f32, 1), (1e-4, 2)] {
-                let number = |i: usize| ((i * 2_654_435_761) >> 9) % 2001;
+                let number = |i: usize| ((i as u64 * 2_654_435_761) >> 9) % 2001;
                 let data: Vec<f32> = (0..n * dim)
                     .map(|i| 0.3 + spread * (number(i) as f32 / 1000.0 - 1.0))
                     .collect();

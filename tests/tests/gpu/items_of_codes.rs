@@ -128,7 +128,7 @@ fn residuals(nbits: u32, layout: TokenLayout) -> maxsim::Result<ResidualTokens<'
     let codec = ResidualCodec::new(nbits, DIM, centroids, &weights, false)?;
     let codes: Vec<i32> = (0..ROWS).map(|row| (row * 7 % n_centroids) as i32).collect();
     let len_bytes = ROWS * DIM * nbits as usize / 8;
-    let bytes: Vec<u8> = (0..len_bytes).map(|i| ((i * 2_654_435_761) >> 11) as u8).collect();
+    let bytes: Vec<u8> = (0..len_bytes).map(|i| ((i as u64 * 2_654_435_761) >> 11) as u8).collect();
     ResidualTokens::new(codec.into(), codes, bytes, BitOrder::LittleEndian, layout)
 }
 

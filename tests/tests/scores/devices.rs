@@ -84,7 +84,7 @@ fn shares_are_merged_to_the_ranking_of_one() {
 fn large_shares_have_the_bits_of_the_whole() {
     Suite::run_gpu("gpu_devices", |suite| {
         let (n, len, dim) = (4000, 100, 128);
-        let number = |i: usize| ((i * 2654435761) % 2001) as f32 / 1000.0 - 1.0;
+        let number = |i: usize| ((i as u64 * 2_654_435_761) % 2001) as f32 / 1000.0 - 1.0;
         let rows: Vec<f16> = (0..n * len * dim).map(|i| f16::from_f32(number(i))).collect();
         let documents = Tokens::padded(&rows, n, len, dim).map_err(text)?;
         let queries = Tokens::padded(&rows[..4 * 32 * dim], 4, 32, dim).map_err(text)?;

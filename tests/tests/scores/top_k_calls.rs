@@ -201,7 +201,7 @@ fn documents_that_the_device_alone_knows() {
     Suite::run_gpu("gpu_top_k_unread", |suite| {
         const DIM: usize = 64;
         let (n, len) = (3000usize, 4usize);
-        let number = |i: usize| ((i * 2_654_435_761) >> 7) % 9;
+        let number = |i: usize| ((i as u64 * 2_654_435_761) >> 7) % 9;
         let rows: Vec<f32> = (0..n * len * DIM)
             .map(|i| number(i) as f32 - if i % 3 == 0 { 4.0 } else { 7.0 })
             .collect();

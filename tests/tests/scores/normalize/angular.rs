@@ -118,7 +118,7 @@ fn a_row_is_no_distance_from_itself() {
 /// Streams, graphs, searches and selections on a device rank by minus the distances.
 #[test]
 fn of_every_way_to_call() {
-    let value = |i: usize| ((i * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
+    let value = |i: usize| ((i as u64 * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
     let queries: Vec<f32> = (0..3 * 40 * 33).map(value).collect();
     let rows: Vec<f32> = (0..7 * 150 * 33).map(|i| value(i + 9)).collect();
     let (cross, options) = (Pairing::cross(), angular());
@@ -183,7 +183,7 @@ fn distance(queries: &[f64], documents: &[f64], winners: &[i32], dim: usize) -> 
 #[test]
 fn gradients_are_those_of_the_distances() {
     let dim = 5;
-    let value = |i: usize| ((i * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
+    let value = |i: usize| ((i as u64 * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
     let queries: Vec<f32> = (0..4 * dim).map(value).collect();
     let documents: Vec<f32> = (0..6 * dim).map(|i| value(i + 31)).collect();
     let wide = [&queries, &documents].map(|x| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());

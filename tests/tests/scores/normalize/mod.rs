@@ -104,7 +104,7 @@ fn check_stream_and_graph<T: Element>(
 #[test]
 fn streams_and_graphs_give_what_a_synchronous_call_gives() {
     let cross = Pairing::cross();
-    let value = |i: usize| ((i * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
+    let value = |i: usize| ((i as u64 * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
     let queries: Vec<f32> = (0..3 * 40 * 33).map(value).collect();
     let documents: Vec<f32> = (0..7 * 150 * 33).map(|i| value(i + 9)).collect();
     for device in all_devices() {
@@ -127,7 +127,7 @@ fn streams_and_graphs_give_what_a_synchronous_call_gives() {
 fn rows_of_any_length_have_their_direction() {
     fn check<T: Element>(lengths: &[f64], precision: f64) {
         let dim = 48;
-        let value = |i: usize| ((i * 2_654_435_761) % 4093) as f64 / 2047.0 - 1.0;
+        let value = |i: usize| ((i as u64 * 2_654_435_761) % 4093) as f64 / 2047.0 - 1.0;
         for &length in lengths {
             // Rows of one direction each: with the length, and as they are.
             let rows = |n: usize, salt: usize| -> [Vec<f64>; 2] {

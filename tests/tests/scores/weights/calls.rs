@@ -40,7 +40,7 @@ fn stay_with_the_tokens() {
 /// Streams, graphs, prepared work and searches give what a synchronous call gives.
 #[test]
 fn of_every_way_to_call() {
-    let value = |i: usize| ((i * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
+    let value = |i: usize| ((i as u64 * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
     let queries: Vec<f32> = (0..3 * 40 * 33).map(value).collect();
     let weights: Vec<f32> = (0..3 * 40).map(|i| value(i + 5)).collect();
     let rows: Vec<f32> = (0..7 * 150 * 33).map(|i| value(i + 9)).collect();
