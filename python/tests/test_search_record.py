@@ -103,7 +103,7 @@ def test_by_way_of_codes(tmp_path: Path) -> None:
 
 
 def test_streamed(tmp_path: Path) -> None:
-    rows = list(measured(tmp_path, "pinned", "cached").values())
+    rows = list(measured(tmp_path, "pinned", "compressed", "cached").values())
     assert len(rows) == 4
     pinned, many, compressed, cached = rows
     for row in rows:
