@@ -57,6 +57,7 @@ pub const TARGETS: &[Target] = &[
         triple: HOST,
         folder: "address-sanitizer",
         linker: None,
+        // Not what lies around constants: a font among the dependencies takes minutes then.
         flags: "-Zsanitizer=address -Cllvm-args=-asan-globals=0",
         runner: &["env", "ASAN_OPTIONS=detect_stack_use_after_return=1"],
     },

@@ -95,7 +95,13 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
     let mut programs = Vec::new();
     for target in runnable().filter(is_asked) {
         let start = Instant::now();
-        programs.extend(build(root, target, &suites)?);
+        if !target.is_sanitizer() {
+            build_library(root, target)?;
+        }
+        programs.extend(build_suites(root, target, &suites)?);
+        if target.is_sanitizer() && asked.only.is_none() {
+            programs.extend(build_own_tests(root, target)?);
+        }
         println!("{}: built in {:.0} s", target.name, start.elapsed().as_secs_f64());
     }
     let run = |program: &Program| run_program(root, program);
@@ -114,29 +120,45 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
     Ok(())
 }
 
-/// Builds the library as dependents without a GPU do, and the programs of the suites.
-fn build<'a>(root: &Path, target: &'a Target, suites: &[String]) -> Result<Vec<Program<'a>>> {
+/// Builds the library as dependents without a GPU do.
+fn build_library(root: &Path, target: &Target) -> Result<()> {
     let mut library = target.cargo(root, "build")?;
     library.current_dir(root).args(["--locked", "-p", "maxsim", "--no-default-features"]);
     let status = library.status().context("running cargo")?;
     ensure!(status.success(), "the library does not build for {}", target.name);
+    Ok(())
+}
+
+/// Builds the programs of the suites.
+fn build_suites<'a>(
+    root: &Path,
+    target: &'a Target,
+    suites: &[String],
+) -> Result<Vec<Program<'a>>> {
+    let suites = suites.iter().flat_map(|suite| ["--test", suite]);
+    build_tests(
+        root,
+        target,
+        ["-p", "maxsim-tests", "--no-default-features"].into_iter().chain(suites),
+    )
+}
+
+/// Builds the program of the library's own tests.
+fn build_own_tests<'a>(root: &Path, target: &'a Target) -> Result<Vec<Program<'a>>> {
+    build_tests(root, target, ["-p", "maxsim", "--lib"].into_iter())
+}
+
+fn build_tests<'a, 'b>(
+    root: &Path,
+    target: &'a Target,
+    options: impl Iterator<Item = &'b str>,
+) -> Result<Vec<Program<'a>>> {
     let mut tests = target.cargo(root, "test")?;
-    tests.current_dir(root).args(["--no-run", "--locked", "-p", "maxsim-tests"]);
-    tests.arg("--no-default-features");
-    for suite in suites {
-        tests.args(["--test", suite]);
-    }
+    tests.current_dir(root).args(["--no-run", "--locked"]).args(options);
     let programs = bundle::built_by(&mut tests)?.into_iter().filter(|program| program.is_test);
     let of_target =
         |built: bundle::Program| Program { target, name: built.target, path: built.path };
-    let mut programs: Vec<Program<'a>> = programs.map(of_target).collect();
-    if target.is_sanitizer() {
-        let mut own = target.cargo(root, "test")?;
-        own.current_dir(root).args(["--no-run", "--locked", "-p", "maxsim", "--lib"]);
-        let own = bundle::built_by(&mut own)?.into_iter().filter(|program| program.is_test);
-        programs.extend(own.map(of_target));
-    }
-    Ok(programs)
+    Ok(programs.map(of_target).collect())
 }
 
 /// The names of the suites' programs.

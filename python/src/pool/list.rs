@@ -16,9 +16,13 @@ pub struct Node<T: 'static> {
     next: *const Node<T>,
 }
 
-impl<T> List<T> {
-    /// A list of nothing, given a null pointer.
-    pub const fn new(newest: AtomicPtr<Node<T>>) -> List<T> {
+// Things are found by every thread.
+impl<T: Send + Sync> List<T> {
+    /// A list of nothing.
+    ///
+    /// # Safety
+    /// `newest` must be null. (It is given, as loom's cannot be made for a constant.)
+    pub const unsafe fn new(newest: AtomicPtr<Node<T>>) -> List<T> {
         List(newest)
     }
 

@@ -28,7 +28,8 @@ struct Pool {
     threads: ThreadPool,
 }
 
-static POOLS: List<Pool> = List::new(AtomicPtr::new(ptr::null_mut()));
+// SAFETY: the pointer is null.
+static POOLS: List<Pool> = unsafe { List::new(AtomicPtr::new(ptr::null_mut())) };
 
 /// This process's threads for calls that want `n_threads`.
 fn pool(n_threads: usize) -> PyResult<&'static ThreadPool> {

@@ -39,7 +39,8 @@ unsafe impl Sync for Thing {}
 
 fn added() -> usize {
     in_all_orders(5, || {
-        let list = Arc::new(List::new(AtomicPtr::new(ptr::null_mut())));
+        // SAFETY: the pointer is null.
+        let list = Arc::new(unsafe { List::new(AtomicPtr::new(ptr::null_mut())) });
         let add = |n: usize| {
             let list = list.clone();
             move || {
