@@ -161,21 +161,16 @@ unsafe fn block<L: Lanes, const V: usize, const R: usize>(
 unsafe fn sums<L: Lanes, const V: usize, const R: usize>(
     lanes: L,
     (mut panel, width): (*const u32, usize),
-    (rows, stride): (*const u32, usize),
+    (mut rows, stride): (*const u32, usize),
     depth: usize,
     ahead: &[u8],
 ) -> [[L::Register; V]; R] {
     let mut sums = [[lanes.splat(0); V]; R];
     let mut line = ahead.as_ptr();
     let mut n_lines = ahead.len().div_ceil(CACHE_LINE);
-    // SAFETY: there are these rows. Each step reads one line of the panel and one group of each
-    // row, `depth` times, and the panel's pointer advances by what was read of it.
+    // SAFETY: each step reads one line of the panel and one group of each row, `depth` times, and
+    // pointers advance by what was read.
     unsafe {
-        let mut rows = [rows; R];
-        for (r, row) in rows.iter_mut().enumerate() {
-            *row = row.add(r * stride);
-        }
-        let mut group = 0;
         for _ in 0..depth / L::STEPS {
             // One line in two steps: seldom enough that fetching does not hold up multiplying.
             if n_lines > 0 {
@@ -186,15 +181,15 @@ unsafe fn sums<L: Lanes, const V: usize, const R: usize>(
                 n_lines = n_lines.saturating_sub(L::STEPS / 2);
             }
             for i in 0..L::STEPS {
-                step(lanes, panel.add(i * width), &rows, group + i, &mut sums);
+                step(lanes, panel.add(i * width), (rows.add(i), stride), &mut sums);
             }
             panel = panel.wrapping_add(L::STEPS * width);
-            group += L::STEPS;
+            rows = rows.wrapping_add(L::STEPS);
         }
-        while group < depth {
-            step(lanes, panel, &rows, group, &mut sums);
+        for _ in 0..depth % L::STEPS {
+            step(lanes, panel, (rows, stride), &mut sums);
             panel = panel.wrapping_add(width);
-            group += 1;
+            rows = rows.wrapping_add(1);
         }
     }
     sums
@@ -204,13 +199,12 @@ unsafe fn sums<L: Lanes, const V: usize, const R: usize>(
 /// inlined is compiled without the instructions, which are calls then.
 ///
 /// # Safety
-/// The panel has `V` registers here, and each row this group.
+/// The panel has `V` registers here, and each row a group.
 #[inline(always)]
 unsafe fn step<L: Lanes, const V: usize, const R: usize>(
     lanes: L,
     panel: *const u32,
-    rows: &[*const u32; R],
-    group: usize,
+    (rows, stride): (*const u32, usize),
     sums: &mut [[L::Register; V]; R],
 ) {
     let mut columns = [lanes.splat(0); V];
@@ -218,9 +212,9 @@ unsafe fn step<L: Lanes, const V: usize, const R: usize>(
         // SAFETY: as the caller promises.
         *columns = unsafe { panel.add(v * L::LANES).cast::<L::Register>().read_unaligned() };
     }
-    for (row, sums) in rows.iter().zip(sums) {
+    for (r, sums) in sums.iter_mut().enumerate() {
         // SAFETY: as the caller promises.
-        let row = lanes.splat(unsafe { *row.add(group) });
+        let row = lanes.splat(unsafe { *rows.add(r * stride) });
         for v in 0..V {
             sums[v] = lanes.multiply_add(columns[v], row, sums[v]);
         }
