@@ -2,7 +2,7 @@
 //! *rows* of one cloud in registers, *columns* of the other one behind the other.
 //!
 //! ```text
-//! fill      rows and columns, as f32, points behind the end and masked ones at infinity
+//! fill      rows and columns, as f32, points behind the end and masked ones at NaN
 //! warp      all warps have the same rows, eight to a lane or four of more than 4 dims, each other
 //!           columns, 32 at a time
 //! pair      a subtraction and a fused multiply-add for each dim; two distances of a row are one
@@ -21,14 +21,14 @@
 //! Loss: six instructions for each column of a warp, of which the minimum over lanes takes eight
 //! clocks; hence as many rows as registers hold.
 
-use super::nearest::{fill, look, tile_point, two_points, with_care};
+use super::nearest::{fill, is_there, look, tile_point, two_points, with_care};
 use super::points::{Cloud, Point, cloud_pair, distance, is_odd, least};
 use crate::abi::params::chamfer::{
     BothShared, COLUMNS, COLUMNS_BLOCK, NO_KEY, NO_POINT, NearestParams, NearestTask, THREADS, key,
 };
 use crate::primitives::unroll::unroll;
 use crate::ptx::atomic::max_u64_if;
-use crate::ptx::global::load_u32x4;
+use crate::ptx::global::{load_u32x4, opaque};
 use crate::ptx::shared::{
     dynamic_shared, load_shared_u32x2, store_shared_u32x2, store_shared_u32x4_if,
 };
@@ -41,15 +41,13 @@ const N_WARPS: u32 = THREADS as u32 / 32;
 /// Bits of infinity: larger ones are those of NaN.
 const INFINITE: u32 = f32::INFINITY.to_bits();
 
-/// What a CTA compares.
-struct Both<'a, const W: usize, const R: usize> {
-    params: &'a NearestParams,
-    /// The rows' cloud and the columns', with the first of each.
-    clouds: [Cloud; 2],
+/// What a CTA compares: of rows and of columns the first, the address of its key, and whether one
+/// of them is not finite.
+struct Both<const W: usize, const R: usize> {
     firsts: [u32; 2],
-    n_columns: u32,
-    /// Whether rows, and columns, have one that is not finite.
+    keys: [u64; 2],
     have_odd: [bool; 2],
+    n_columns: u32,
 }
 
 /// Compares this CTA's rows, `R` of each thread, of up to `D` dims and `W` numbers in memory.
@@ -75,13 +73,13 @@ const fn row_at<const R: usize>(place: u32) -> u32 {
     place % 32 * R as u32 + place / 32
 }
 
-impl<'a, const W: usize, const R: usize> Both<'a, W, R> {
+impl<const W: usize, const R: usize> Both<W, R> {
     /// Loads the points.
     ///
     /// # Safety
     /// As [`both`].
     #[inline(always)]
-    unsafe fn new(params: &'a NearestParams) -> Both<'a, W, R> {
+    unsafe fn new(params: &NearestParams) -> Both<W, R> {
         let address = params.tasks + u64::from(block_idx_x()) * size_of::<NearestTask>() as u64;
         let shared = dynamic_shared();
         // SAFETY: the host has made a task for each CTA; rows and columns have their places.
@@ -102,12 +100,13 @@ impl<'a, const W: usize, const R: usize> Both<'a, W, R> {
             });
             sync_threads();
             let [rows_word, columns_word] = load_shared_u32x2(shared);
+            let places = [(rows.place, first_row), (columns.place, first_column)];
             Both {
-                params,
-                clouds: [rows, columns],
                 firsts: [first_row, first_column],
-                n_columns,
+                keys: places
+                    .map(|(place, first)| params.keys + (u64::from(place) + u64::from(first)) * 8),
                 have_odd: [rows_word != 0, columns_word != 0],
+                n_columns,
             }
         }
     }
@@ -188,30 +187,34 @@ impl<'a, const W: usize, const R: usize> Both<'a, W, R> {
         column: u32,
         [bits, lanes]: [u32; 2],
     ) {
-        let ([rows, columns], [first_row, first_column]) = (&self.clouds, self.firsts);
+        let [first_row, _] = self.firsts;
         // SAFETY: the caller's promise.
         unsafe {
-            if (column >= self.n_columns) || !columns.is_valid(first_column + column) {
+            let point = tile_point::<W>(Self::column(column));
+            if !is_there(&point) {
                 return;
             }
-            let point = tile_point::<W>(Self::column(column));
             let is_plain = !self.have_odd[0] & (bits < INFINITE) & !is_odd(&point);
             let found = if is_plain {
                 let lane = lanes.trailing_zeros();
-                let mut of_lane = 0;
-                unroll!(I in 0..8 => { if I < R {
-                    let i = R - 1 - I;
-                    let row = tile_point::<W>(Self::row(i as u32 * 32 + lane));
-                    let is_there = distance::<D, W, L1>(&row, &point).to_bits() == bits;
-                    of_lane = if is_there { i as u32 } else { of_lane };
-                }});
+                // One after the other: all of them together would take too many registers.
+                let (mut row, last) =
+                    (Self::row(lane), Self::row(opaque(32 * R as u64 - 32) as u32));
+                while row < last {
+                    let other = tile_point::<W>(row);
+                    if distance::<D, W, L1>(&other, &point).to_bits() == bits {
+                        break;
+                    }
+                    row += 32 * BothShared::<W>::POINT_BYTES;
+                }
+                let of_lane = (row - Self::row(lane)) / (32 * BothShared::<W>::POINT_BYTES);
                 key(f32::from_bits(bits), first_row + lane * R as u32 + of_lane)
             } else {
-                with_care::<D, W, L1>(&point, rows, (Self::row(0), 32 * R as u32), |i| {
-                    first_row + row_at::<R>(i)
-                })
+                let rows = (Self::row(0), 32 * R as u32);
+                with_care::<D, W, L1>(&point, rows, |i| first_row + row_at::<R>(i))
             };
-            self.store(columns, first_column + column, found);
+            let address = self.keys[1] + u64::from(column) * 8;
+            max_u64_if(address, found, u32::from(found != NO_KEY));
         }
     }
 
@@ -221,11 +224,11 @@ impl<'a, const W: usize, const R: usize> Both<'a, W, R> {
     /// As [`both`]; all warps must have written what they found.
     #[inline(always)]
     unsafe fn store_row<const D: usize, const L1: bool>(&self, place: u32) {
-        let ([rows, columns], [first_row, first_column]) = (&self.clouds, self.firsts);
-        let row = first_row + row_at::<R>(place);
+        let [_, first_column] = self.firsts;
         // SAFETY: the caller's promise.
         unsafe {
-            if !rows.is_valid(row) {
+            let point = tile_point::<W>(Self::row(place));
+            if !is_there(&point) {
                 return;
             }
             let mut best = [INFINITE, 0];
@@ -234,7 +237,6 @@ impl<'a, const W: usize, const R: usize> Both<'a, W, R> {
                 let is_first = (bits < best[0]) | ((bits == best[0]) & (at < best[1]));
                 best = if is_first { [bits, at] } else { best };
             });
-            let point = tile_point::<W>(Self::row(place));
             let is_plain = !self.have_odd[1] & (best[0] < INFINITE) & !is_odd(&point);
             let nearest = f32::from_bits(best[0]);
             let found = if is_plain {
@@ -243,21 +245,11 @@ impl<'a, const W: usize, const R: usize> Both<'a, W, R> {
                 key(nearest, first_column + best[1] + look)
             } else {
                 let tile = (Self::column(0), self.n_columns);
-                with_care::<D, W, L1>(&point, columns, tile, |i| first_column + i)
+                with_care::<D, W, L1>(&point, tile, |i| first_column + i)
             };
-            self.store(rows, row, found);
+            let address = self.keys[0] + u64::from(row_at::<R>(place)) * 8;
+            max_u64_if(address, found, u32::from(found != NO_KEY));
         }
-    }
-
-    /// Stores a point's key, if it is larger than that in memory.
-    ///
-    /// # Safety
-    /// As [`both`]; the cloud must have the point.
-    #[inline(always)]
-    unsafe fn store(&self, cloud: &Cloud, point: u32, key: u64) {
-        let place = u64::from(cloud.place) + u64::from(point);
-        // SAFETY: a key per place.
-        unsafe { max_u64_if(self.params.keys + place * 8, key, u32::from(key != NO_KEY)) };
     }
 }
 
@@ -277,39 +269,30 @@ unsafe fn block<const D: usize, const W: usize, const R: usize, const L1: bool>(
     let is_first = u32::from(lane_idx() == 0);
     let end = columns + COLUMNS_BLOCK * 4 * W as u32;
     while columns < end {
-        unroll!(PAIR in 0..2 => { if PAIR < pairs_at_once(W) {
-            // SAFETY: the caller's promise.
-            let [a, b] = unsafe { two_points::<W>(columns) };
-            let mut of_columns = [NONE; 2];
-            unroll!(I in 0..4 => { if 2 * I < R {
-                let [p, q] = [2 * I, 2 * I + 1].map(|row| {
-                    [&a, &b].map(|column| distance::<D, W, L1>(&rows[row], column).to_bits())
-                });
-                nearest[2 * I] = least([nearest[2 * I], p[0], p[1]]);
-                nearest[2 * I + 1] = least([nearest[2 * I + 1], q[0], q[1]]);
-                of_columns[0] = least([of_columns[0], p[0], q[0]]);
-                of_columns[1] = least([of_columns[1], p[1], q[1]]);
-            }});
-            // SAFETY: the caller's promise.
-            unsafe {
-                let [a, b] = [min_lanes(of_columns[0]), min_lanes(of_columns[1])];
-                let lanes = [
-                    ballot(u32::from(of_columns[0] == a)),
-                    ballot(u32::from(of_columns[1] == b)),
-                ];
-                store_shared_u32x4_if(to, [a, lanes[0], b, lanes[1]], is_first);
-            }
-            columns += 2 * 4 * W as u32;
-            to += 2 * 8;
+        // SAFETY: the caller's promise.
+        let [a, b] = unsafe { two_points::<W>(columns) };
+        let mut of_columns = [NONE; 2];
+        unroll!(I in 0..4 => { if 2 * I < R {
+            let [p, q] = [2 * I, 2 * I + 1].map(|row| {
+                [&a, &b].map(|column| distance::<D, W, L1>(&rows[row], column).to_bits())
+            });
+            nearest[2 * I] = least([nearest[2 * I], p[0], p[1]]);
+            nearest[2 * I + 1] = least([nearest[2 * I + 1], q[0], q[1]]);
+            of_columns[0] = least([of_columns[0], p[0], q[0]]);
+            of_columns[1] = least([of_columns[1], p[1], q[1]]);
         }});
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [a, b] = [min_lanes(of_columns[0]), min_lanes(of_columns[1])];
+            let lanes =
+                [ballot(u32::from(of_columns[0] == a)), ballot(u32::from(of_columns[1] == b))];
+            store_shared_u32x4_if(to, [a, lanes[0], b, lanes[1]], is_first);
+        }
+        columns += 2 * 4 * W as u32;
+        to += 2 * 8;
     }
     nearest
 }
 
 /// Bits above those of all distances.
 const NONE: u32 = u32::MAX;
-
-/// Pairs of columns that are loaded together.
-const fn pairs_at_once(width: usize) -> usize {
-    if width <= 4 { 2 } else { 1 }
-}

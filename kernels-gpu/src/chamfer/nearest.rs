@@ -2,7 +2,7 @@
 //! registers, or two of more than 4 dims.
 //!
 //! ```text
-//! fill     the tile, as f32, points behind the end and masked ones at infinity
+//! fill     the tile, as f32, points behind the end and masked ones at NaN
 //! find     for each 32 points of the tile the least distance of each own point: per pair of points
 //!          a subtraction and a fused multiply-add for each dim, and a minimum
 //! look     the first point of the best 32 that has that distance, each lane from another one on, so
@@ -85,7 +85,7 @@ unsafe fn compare<const D: usize, const W: usize, const Q: usize, const L1: bool
                     let look = look::<D, W, { BLOCK_LEN }, L1>(&points[I], nearest, at);
                     key(nearest, first_other + place + look)
                 } else {
-                    with_care::<D, W, L1>(&points[I], &other, (tile, n_others), |i| first_other + i)
+                    with_care::<D, W, L1>(&points[I], (tile, n_others), |i| first_other + i)
                 };
                 let place = u64::from(own.place) + u64::from(point);
                 max_u64_if(params.keys + place * 8, found, u32::from(found != NO_KEY));
@@ -94,8 +94,18 @@ unsafe fn compare<const D: usize, const W: usize, const Q: usize, const L1: bool
     }
 }
 
-/// Fills a tile's places, of which the address and number are given: points that are not there or
-/// masked lie at infinity. A word is not 0 behind it if there is a point with NaN or infinity.
+/// Bits of the first coordinate of a point of a tile that is not there or masked: NaN, so that it
+/// is near nothing, of which there are many, and a point that is there has another one.
+const NOT_THERE: u32 = u32::MAX;
+
+/// Whether a point of a tile is there and not masked.
+#[inline(always)]
+pub(super) fn is_there<const W: usize>(point: &Point<W>) -> bool {
+    point[0].to_bits() != NOT_THERE
+}
+
+/// Fills a tile's places, of which the address and number are given. A word is not 0 behind it if
+/// there is a point with NaN or infinity.
 ///
 /// # Safety
 /// As [`nearest`], all threads; there must be so many places, in shared memory.
@@ -122,12 +132,14 @@ pub(super) unsafe fn fill<const W: usize>(
             unroll!(J in 0..4 => { if J < points_at_once(W) {
                 let at = i + (J * THREADS) as u32;
                 or_shared_if(odd, 1, u32::from(is_odd(&points[J])));
-                // Coordinates behind the last dim are those of all points.
-                if !is_valid[J] {
-                    points[J][0] = f32::INFINITY;
-                }
+                let mut words = points[J].map(f32::to_bits);
+                words[0] = match is_valid[J] {
+                    true if points[J][0].is_nan() => f32::NAN.to_bits(),
+                    true => words[0],
+                    false => NOT_THERE,
+                };
                 if at < len {
-                    store_point::<W>(tile + at * 4 * W as u32, &points[J]);
+                    store_point::<W>(tile + at * 4 * W as u32, &words);
                 }
             }});
         }
@@ -145,11 +157,11 @@ const fn points_at_once(width: usize) -> usize {
 /// # Safety
 /// The tile must have room for it.
 #[inline(always)]
-unsafe fn store_point<const W: usize>(address: u32, point: &Point<W>) {
+unsafe fn store_point<const W: usize>(address: u32, words: &[u32; W]) {
     unroll!(K in 0..4 => { if K < W / 4 {
-        let four = [point[4 * K], point[4 * K + 1], point[4 * K + 2], point[4 * K + 3]];
+        let four = [words[4 * K], words[4 * K + 1], words[4 * K + 2], words[4 * K + 3]];
         // SAFETY: the caller's promise.
-        unsafe { store_shared_u32x4(address + 16 * K as u32, four.map(f32::to_bits)) };
+        unsafe { store_shared_u32x4(address + 16 * K as u32, four) };
     }});
 }
 
@@ -230,8 +242,8 @@ pub(super) unsafe fn look<const D: usize, const W: usize, const LEN: u32, const 
         let i = (turn + lane_idx()) % LEN;
         // SAFETY: the caller's promise.
         let other = unsafe { tile_point::<W>(points + i * 4 * W as u32) };
-        let is_there = distance::<D, W, L1>(point, &other) == nearest;
-        found = if is_there & (i < found) { i } else { found };
+        let is_it = distance::<D, W, L1>(point, &other) == nearest;
+        found = if is_it & (i < found) { i } else { found };
         turn += 1;
     }
     found
@@ -241,23 +253,20 @@ pub(super) unsafe fn look<const D: usize, const W: usize, const LEN: u32, const 
 /// place.
 ///
 /// # Safety
-/// As [`nearest`]; the tile must be full.
+/// The tile must be full.
 #[inline(always)]
 pub(super) unsafe fn with_care<const D: usize, const W: usize, const L1: bool>(
     point: &Point<W>,
-    other: &Cloud,
     (tile, n): (u32, u32),
     point_at: impl Fn(u32) -> u32,
 ) -> u64 {
     let (mut i, mut best) = (0, NO_KEY);
     while i < n {
         // SAFETY: the caller's promise.
-        unsafe {
-            let at = tile_point::<W>(tile + i * 4 * W as u32);
-            if other.is_valid(point_at(i)) {
-                let own = key(distance::<D, W, L1>(point, &at), point_at(i));
-                best = if own > best { own } else { best };
-            }
+        let other = unsafe { tile_point::<W>(tile + i * 4 * W as u32) };
+        if is_there(&other) {
+            let own = key(distance::<D, W, L1>(point, &other), point_at(i));
+            best = if own > best { own } else { best };
         }
         i += 1;
     }

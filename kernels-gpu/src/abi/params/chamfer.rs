@@ -108,12 +108,14 @@ impl<const W: usize> BothShared<W> {
     pub const MOST_BYTES: usize = (Self::TILE + columns_max(W) * Self::POINT_BYTES) as usize;
 }
 
-/// Offset of the columns, by the numbers of a point.
-pub const fn columns_offset(width: usize) -> u32 {
-    match width {
-        4 => BothShared::<4>::TILE,
-        8 => BothShared::<8>::TILE,
-        _ => BothShared::<16>::TILE,
+/// Offset of the tile of the other cloud's points, by the numbers of a point, of the kernels of one
+/// direction or of both.
+pub const fn tile_offset(width: usize, serves_both: bool) -> u32 {
+    match (serves_both, width) {
+        (false, _) => TILE_OFFSET,
+        (true, 4) => BothShared::<4>::TILE,
+        (true, 8) => BothShared::<8>::TILE,
+        (true, _) => BothShared::<16>::TILE,
     }
 }
 
@@ -425,7 +427,7 @@ mod tests {
         for width in [4, 8, 16] {
             assert!(tile_len_max(width).is_multiple_of(BLOCK_LEN));
             assert!(columns_max(width).is_multiple_of(COLUMNS));
-            assert!(columns_offset(width).is_multiple_of(16));
+            assert!(tile_offset(width, true).is_multiple_of(16));
         }
         assert_eq!(size_of::<CloudPair>(), 32);
         assert_eq!(size_of::<NearestTask>(), 16);

@@ -209,7 +209,7 @@ macro_rules! auxiliary_kernels {
     /// Compares points of up to 8 dims, for both directions.
     CHAMFER_BOTH_8(chamfer::NearestParams): Chamfer, chamfer::THREADS,
         chamfer::BothShared::<8>::MOST_BYTES => {
-        Sm80  -    maxsim_chamfer_both_d8 4;
+        Sm80  -    maxsim_chamfer_both_d8 5;
     }
     /// Compares points of up to 15 dims, for both directions.
     CHAMFER_BOTH_15(chamfer::NearestParams): Chamfer, chamfer::THREADS,
