@@ -14,8 +14,8 @@
 use super::points::{Cloud, cloud_pair, of_side};
 use crate::abi::element::ElementType;
 use crate::abi::params::chamfer::{
-    CloudPair, CloudStats, DIMS_OF_FLAGS, GRADIENT_THREADS, GradientParams, NARROW_DIM, PointTask,
-    most_slope, power, reduction, shift, tag,
+    CloudPair, CloudStats, DIMS_OF_FLAGS, GRADIENT_THREADS, GradientParams, NARROW_DIM, NO_POINT,
+    PointTask, most_slope, power, reduction, shift, tag,
 };
 use crate::ptx::atomic::{add_u64, or_u32x2};
 use crate::ptx::convert::{narrow_bf16, narrow_f16};
@@ -25,9 +25,6 @@ use crate::ptx::global::{
 use crate::ptx::math::sqrt;
 use crate::ptx::thread::{block_idx_x, thread_idx_x};
 use crate::ptx::warp::sync_warp;
-
-/// Index of no neighbour.
-const NO_POINT: u32 = u32::MAX;
 
 /// The point of a thread.
 struct Own {

@@ -3,7 +3,8 @@
 //! ```text
 //! nearest     some points of a cloud against a tile of the other, in 32 KB of shared memory: up to
 //!             15 dims
-//! compare     the same of any dim, some dims at a time
+//! both        the same for the points of both clouds at once
+//! compare     as nearest, of any dim, some dims at a time
 //! reduce      keys → distances, neighbours, value of each pair
 //! scatter     each point adds to its neighbour's gradient, in fixed point
 //! gradients   what a point adds to its own, and what was added to it
@@ -13,10 +14,12 @@
 //! those of many dims a forward kernel multiplies [copies](copies()), blocks that may have nearest
 //! points are [selected](select()) and [compared](refine()). Either finds the same keys.
 //!
-//! One of the first two and the next are a forward pass of any number of clouds, the last two a
+//! One of the first three and the next are a forward pass of any number of clouds, the last two a
 //! backward pass. Nothing is as large as points × points, and no bit depends on the order of what
 //! CTAs do: keys are compared as whole numbers, and sums of gradients are sums of whole numbers.
 
+#[cfg(maxsim_arch = "sm_80")]
+mod both;
 #[cfg(maxsim_arch = "sm_80")]
 mod compare;
 #[cfg(maxsim_arch = "sm_80")]
@@ -42,6 +45,8 @@ mod select;
 #[cfg(maxsim_arch = "sm_80")]
 pub mod sort;
 
+#[cfg(maxsim_arch = "sm_80")]
+pub use both::both;
 #[cfg(maxsim_arch = "sm_80")]
 pub use compare::compare;
 #[cfg(maxsim_arch = "sm_80")]

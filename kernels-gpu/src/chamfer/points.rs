@@ -175,6 +175,18 @@ pub fn distance<const D: usize, const W: usize, const L1: bool>(a: &Point<W>, b:
     sum
 }
 
+/// The bits of the least of some distances, given by theirs: from 0 on their order is that of the
+/// numbers, and those of NaN are above them. (The assembler makes one instruction of two such
+/// minima, which it does not of floats.)
+#[inline(always)]
+pub fn least<const N: usize>(bits: [u32; N]) -> u32 {
+    let mut least = bits[0];
+    unroll!(I in 0..3 => { if I < N {
+        least = if bits[I] < least { bits[I] } else { least };
+    }});
+    least
+}
+
 /// Adds what a difference of coordinates adds to a distance.
 #[inline(always)]
 pub fn add<const L1: bool>(sum: f32, difference: f32) -> f32 {

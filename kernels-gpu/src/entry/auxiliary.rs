@@ -71,6 +71,9 @@ macro_rules! run {
     (maxsim_chamfer_nearest_d3) => { crate::chamfer::nearest::<3, 4, 4> };
     (maxsim_chamfer_nearest_d8) => { crate::chamfer::nearest::<8, 8, 2> };
     (maxsim_chamfer_nearest_d15) => { crate::chamfer::nearest::<15, 16, 2> };
+    (maxsim_chamfer_both_d3) => { crate::chamfer::both::<3, 4, 8> };
+    (maxsim_chamfer_both_d8) => { crate::chamfer::both::<8, 8, 4> };
+    (maxsim_chamfer_both_d15) => { crate::chamfer::both::<15, 16, 4> };
     (maxsim_chamfer_compare) => { crate::chamfer::compare };
     (maxsim_chamfer_bounds) => { crate::chamfer::sort::bounds };
     (maxsim_chamfer_codes) => { crate::chamfer::sort::codes };

@@ -121,6 +121,32 @@ pub unsafe fn store_shared_u32x2_if(address: u32, [a, b]: [u32; 2], condition: u
     }
 }
 
+/// Writes sixteen bytes of shared memory where `condition` is not 0.
+///
+/// # Safety
+/// As [`store_shared_u32x4`], where `condition` is not 0.
+#[cfg(maxsim_arch = "sm_80")]
+#[inline(always)]
+pub unsafe fn store_shared_u32x4_if(address: u32, [a, b, c, d]: [u32; 4], condition: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "{{",
+            ".reg .pred p;",
+            "setp.ne.b32 p, {5}, 0;",
+            "@p st.shared.v4.b32 [{0}], {{{1}, {2}, {3}, {4}}};",
+            "}}",
+            in(reg32) address,
+            in(reg32) a,
+            in(reg32) b,
+            in(reg32) c,
+            in(reg32) d,
+            in(reg32) condition,
+            options(nostack),
+        );
+    }
+}
+
 loads! { reg32 u32, (readonly, nostack);
     /// Four bytes of shared memory.
     ///

@@ -44,6 +44,12 @@ exchanges! {
     /// # Safety
     /// All 32 lanes must execute it together.
     max_lanes(value: u32) -> u32 = "redux.sync.max.u32 {0}, {1}, 0xffffffff;";
+    /// The smallest of the values of all lanes.
+    ///
+    /// # Safety
+    /// All 32 lanes must execute it together.
+    #[cfg(maxsim_arch = "sm_80")]
+    min_lanes(value: u32) -> u32 = "redux.sync.min.u32 {0}, {1}, 0xffffffff;";
     /// The sum of the values of all lanes.
     ///
     /// # Safety

@@ -36,6 +36,25 @@ fn clouds_of_every_kind() {
     Suite::run("chamfer_kinds", all, check_all);
 }
 
+/// Clouds that end at the borders of what a GPU's warps, CTAs and tiles have, in few dims, where one
+/// comparison serves both directions: equally near points, masked ones, and such as are not finite.
+#[test]
+fn clouds_that_end_where_tiles_do() {
+    let borders = [[1, 1], [1, 40], [31, 33], [127, 129], [128, 512], [255, 257], [256, 1025]];
+    let lens = [&borders[..], &[[1024, 32], [513, 1023], [0, 9]]].concat();
+    let mut all = Vec::new();
+    let kinds = [Points::Cube, Points::Lattice, Points::Special, Points::Converging];
+    for (i, points) in kinds.into_iter().enumerate() {
+        for (j, dim) in [1, 2, 3, 4, 8, 15].into_iter().enumerate() {
+            let metric = [Metric::SquaredL2, Metric::L1][(i + j) % 2];
+            let lie = [Lie::Packed, Lie::Masked][(i + j / 2) % 2];
+            let case = CloudCase::new(dim, &lens, points);
+            all.push(CloudCase { metric, lie, single_direction: j == 2 && i == 3, ..case });
+        }
+    }
+    Suite::run("chamfer_borders", all, check_all);
+}
+
 /// The list of cases that users of other libraries expect: reductions, directions, weights.
 #[test]
 fn every_reduction_and_direction() {

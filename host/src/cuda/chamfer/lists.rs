@@ -1,9 +1,11 @@
 //! How the comparisons of clouds are divided among CTAs: pure, of sizes alone.
 
+use std::ops::Range;
+
 use bytemuck::cast_slice;
 use maxsim_kernels::abi::params::chamfer::{
-    BLOCK_LEN, CloudPair, GRADIENT_THREADS, NearestTask, PointTask, THREADS, WIDE_OWN, WIDE_TILE,
-    lanes_log2, points_per_thread, tile_len_max,
+    BLOCK_LEN, COLUMNS, CloudPair, GRADIENT_THREADS, NearestTask, PointTask, THREADS, WIDE_OWN,
+    WIDE_TILE, columns_max, lanes_log2, points_per_thread, rows_of_cta, tile_len_max,
 };
 
 use super::search::is_searched;
@@ -34,18 +36,47 @@ pub(super) struct Comparison {
     pub block_len: u32,
     /// Most points that it compares them with.
     pub most: u32,
+    /// Whether the other cloud's points find their neighbours too.
+    pub serves_both: bool,
 }
 
 impl Comparison {
     /// That of the kernel whose points have `width` numbers, in registers.
     pub(super) const fn narrow(width: usize) -> Comparison {
         let own_len = THREADS * points_per_thread(width);
-        Comparison { own_len, block_len: BLOCK_LEN, most: tile_len_max(width) }
+        let most = tile_len_max(width);
+        Comparison { own_len, block_len: BLOCK_LEN, most, serves_both: false }
+    }
+
+    /// That of the kernel for both directions, whose warps take turns in columns.
+    pub(super) const fn both(width: usize) -> Comparison {
+        let block_len = THREADS as u32 / 32 * COLUMNS;
+        let (own_len, most) = (rows_of_cta(width), columns_max(width));
+        Comparison { own_len, block_len, most, serves_both: true }
     }
 
     /// That of the kernel for any dim.
-    pub(super) const WIDE: Comparison =
-        Comparison { own_len: WIDE_OWN as usize, block_len: WIDE_TILE, most: WIDE_MOST };
+    pub(super) const WIDE: Comparison = Comparison {
+        own_len: WIDE_OWN as usize,
+        block_len: WIDE_TILE,
+        most: WIDE_MOST,
+        serves_both: false,
+    };
+
+    /// The sides of a pair whose points CTAs have: that of which fewer places are empty, where one
+    /// serves both.
+    fn sides(&self, lens: [u32; 2], n_directions: usize) -> Range<usize> {
+        if !self.serves_both {
+            return 0..n_directions;
+        }
+        let places = |own: u32, other: u32| {
+            let own = (own as usize).next_multiple_of(self.own_len) as u64;
+            own * u64::from(other.next_multiple_of(COLUMNS))
+        };
+        let [x, y] = lens;
+        let side = usize::from(places(y, x) < places(x, y));
+        side..side + 1
+    }
 }
 
 /// What CTAs do, as words of kernels' structs.
@@ -109,7 +140,7 @@ impl Lists {
                         PointTask { pair_and_side, first: first as u32 };
                     [pair_and_side, first]
                 }));
-                if side >= n_directions || !is_compared(cloud) {
+                if !is_compared(cloud) || !comparison.sides(lens, n_directions).contains(&side) {
                     continue;
                 }
                 reserve(&mut lists.nearest, own.div_ceil(own_len) * other.div_ceil(tile_len))?;
@@ -164,13 +195,14 @@ fn tile_len(
     comparison: Comparison,
     n_multiprocessors: usize,
 ) -> u32 {
-    let Comparison { own_len, block_len, most } = comparison;
+    let Comparison { own_len, block_len, most, .. } = comparison;
     let longest = clouds.iter().flat_map(|cloud| cloud.lens).max().unwrap_or(0);
     let most = most.min(longest.next_multiple_of(block_len)).max(block_len);
     let directions = || {
         clouds.iter().flat_map(|cloud| {
-            let [x, y] = cloud.lens.map(u64::from);
-            [(x, y), (y, x)].into_iter().take(n_directions)
+            let sides = comparison.sides(cloud.lens, n_directions);
+            let lens = cloud.lens.map(u64::from);
+            sides.map(move |side| (lens[side], lens[1 - side]))
         })
     };
     let n_own: u64 = directions().map(|(own, _)| own.div_ceil(own_len as u64)).sum();
@@ -196,36 +228,47 @@ mod tests {
     use super::*;
     use crate::tokens::layout::TokenLayout;
 
-    fn lists(x: &[u32], y: &[u32], options: &ChamferOptions) -> Lists {
+    fn lists(x: &[u32], y: &[u32], options: &ChamferOptions, comparison: Comparison) -> Lists {
         let layout = |lens: &[u32]| {
             let mut offsets = vec![0u32];
             lens.iter().for_each(|len| offsets.push(offsets[offsets.len() - 1] + len));
             TokenLayout::packed(offsets[lens.len()] as usize, 3, &offsets).unwrap()
         };
         let (x, y) = (layout(x), layout(y));
-        Lists::new(&CloudPairs::new(&x, &y, options).unwrap(), options, Comparison::narrow(4), 132)
-            .unwrap()
+        Lists::new(&CloudPairs::new(&x, &y, options).unwrap(), options, comparison, 132).unwrap()
     }
 
-    /// Every point of a cloud meets every point of the other once.
+    /// Every point of a cloud meets every point of the other once, in each direction or for both.
     #[test]
     fn all_points_meet() {
         let (x, y) = ([1000, 0, 5, 30_000], [2100, 7, 0, 4000]);
-        for single in [false, true] {
+        let kernels = [4, 8, 16].map(|width| [Comparison::narrow(width), Comparison::both(width)]);
+        for (single, kernel) in [false, true]
+            .into_iter()
+            .zip([kernels; 2])
+            .flat_map(|(a, of)| of.into_iter().flatten().map(move |kernel| (a, kernel)))
+        {
+            if single && kernel.serves_both {
+                continue;
+            }
             let options = ChamferOptions::default().single_direction(single);
-            let lists = lists(&x, &y, &options);
+            let lists = lists(&x, &y, &options, kernel);
             let mut met = [[0u64; 2]; 4];
             for &[pair_and_side, first, first_other, n_others] in &lists.nearest {
                 let (pair, side) = ((pair_and_side / 2) as usize, (pair_and_side % 2) as usize);
                 let (own, other) = if side == 0 { (x[pair], y[pair]) } else { (y[pair], x[pair]) };
                 assert!(first < own && first_other + n_others <= other);
-                assert!(n_others <= tile_len_max(4) && first_other.is_multiple_of(BLOCK_LEN));
-                let own_len = (THREADS * points_per_thread(4)) as u32;
-                met[pair][side] += u64::from(own_len.min(own - first)) * u64::from(n_others);
+                assert!(n_others <= kernel.most && first_other.is_multiple_of(kernel.block_len));
+                let n_own = (kernel.own_len as u32).min(own - first);
+                met[pair][side] += u64::from(n_own) * u64::from(n_others);
             }
             for pair in 0..4 {
                 let all = u64::from(x[pair]) * u64::from(y[pair]);
-                assert_eq!(met[pair], [all, if single { 0 } else { all }]);
+                let [of_x, of_y] = met[pair];
+                match kernel.serves_both {
+                    true => assert!(of_x + of_y == all && (of_x == 0 || of_y == 0)),
+                    false => assert_eq!(met[pair], [all, if single { 0 } else { all }]),
+                }
             }
             let points = |side| -> u32 {
                 let own = lists.points.iter().filter(|task| task[0] % 2 == side);
@@ -237,18 +280,31 @@ mod tests {
         }
     }
 
+    /// Rows are points of the cloud with which fewer places are empty.
+    #[test]
+    fn rows_are_of_the_cloud_that_fills_them() {
+        let sides = |x, y| Comparison::both(4).sides([x, y], 2).start;
+        assert_eq!(
+            [sides(1000, 300), sides(300, 1000), sides(1, 5000), sides(5000, 1)],
+            [0, 1, 1, 0]
+        );
+        assert_eq!([sides(700, 700), sides(300, 250), sides(250, 300)], [0, 1, 0]);
+    }
+
     const ONE: u32 = 1.0f32.to_bits();
 
     /// All multiprocessors have as much to do, or nearly.
     #[test]
     fn tiles_share_the_work() {
         let options = ChamferOptions::default();
-        let batch = lists(&[2048; 32], &[2048; 32], &options);
-        assert_eq!(batch.nearest.len() % 256, 0);
-        assert!(batch.nearest.len() >= 512);
-        let one = lists(&[10_000], &[10_000], &options);
-        let n = one.nearest.len();
-        // Of 132 multiprocessors hardly any has one less than the others.
-        assert!(n >= 3 * 132 && n.div_ceil(132) * 132 - n <= 40, "{n}");
+        for (kernel, n_own) in [(Comparison::narrow(4), 256), (Comparison::both(4), 256)] {
+            let batch = lists(&[2048; 32], &[2048; 32], &options, kernel);
+            assert_eq!(batch.nearest.len() % n_own, 0);
+            assert!(batch.nearest.len() >= 512);
+            let one = lists(&[10_000], &[10_000], &options, kernel);
+            let n = one.nearest.len();
+            // Of 132 multiprocessors hardly any has one less than the others.
+            assert!(n >= 3 * 132 && n.div_ceil(132) * 132 - n <= 40, "{n}");
+        }
     }
 }

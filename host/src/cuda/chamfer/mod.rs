@@ -13,12 +13,12 @@ use std::sync::Arc;
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::chamfer::{
     Clouds, GradientParams, NARROW_DIM, NearestParams, Points, REDUCE_SHARED_BYTES, ReduceParams,
-    TILE_OFFSET, WIDE_SHARED_BYTES, lanes_log2, reduction, tag,
+    WIDE_SHARED_BYTES, lanes_log2, reduction, tag, tile_offset,
 };
 use maxsim_kernels::table::Entry;
 use maxsim_kernels::table::auxiliary::{
-    CHAMFER_COMPARE, CHAMFER_GRADIENTS, CHAMFER_NEAREST_3, CHAMFER_NEAREST_8, CHAMFER_NEAREST_15,
-    CHAMFER_REDUCE, CHAMFER_SCATTER,
+    CHAMFER_BOTH_3, CHAMFER_BOTH_8, CHAMFER_BOTH_15, CHAMFER_COMPARE, CHAMFER_GRADIENTS,
+    CHAMFER_NEAREST_3, CHAMFER_NEAREST_8, CHAMFER_NEAREST_15, CHAMFER_REDUCE, CHAMFER_SCATTER,
 };
 
 pub(crate) use self::found::CudaChamfer;
@@ -80,8 +80,13 @@ impl CudaChamferWork {
         options: &ChamferOptions,
         element: ElementType,
     ) -> Result<CudaChamferWork> {
-        let (kernel, width) = kernel_for(pairs.dim());
-        let comparison = width.map_or(Comparison::WIDE, Comparison::narrow);
+        let serves_both = !options.single_direction;
+        let (kernel, width) = kernel_for(pairs.dim(), serves_both);
+        let comparison = match width {
+            Some(width) if serves_both => Comparison::both(width),
+            Some(width) => Comparison::narrow(width),
+            None => Comparison::WIDE,
+        };
         let n_multiprocessors = device.limits().n_multiprocessors;
         let lists = Lists::new(pairs, options, comparison, n_multiprocessors)?;
         let search = match lists.searched.is_empty() {
@@ -124,7 +129,7 @@ impl CudaChamferWork {
             n_nearest_tasks: lists.nearest.len() as u32,
             n_point_tasks: lists.points.len() as u32,
             shared_bytes: match width {
-                Some(width) => TILE_OFFSET + lists.tile_len * width as u32 * 4,
+                Some(width) => tile_offset(width, serves_both) + lists.tile_len * width as u32 * 4,
                 None => WIDE_SHARED_BYTES as u32,
             },
             lists: addresses,
@@ -325,13 +330,16 @@ impl CudaChamferWork {
     }
 }
 
-/// The kernel that compares points of so many dims, and the numbers that a thread has of each in
-/// registers, where it has all.
-fn kernel_for(dim: usize) -> (Entry<NearestParams>, Option<usize>) {
-    match dim {
-        0..=3 => (CHAMFER_NEAREST_3, Some(4)),
-        4..=8 => (CHAMFER_NEAREST_8, Some(8)),
-        9..=NARROW_DIM => (CHAMFER_NEAREST_15, Some(16)),
+/// The kernel that compares points of so many dims, in one direction or both, and the numbers that a
+/// thread has of each in registers, where it has all.
+fn kernel_for(dim: usize, serves_both: bool) -> (Entry<NearestParams>, Option<usize>) {
+    match (dim, serves_both) {
+        (0..=3, true) => (CHAMFER_BOTH_3, Some(4)),
+        (4..=8, true) => (CHAMFER_BOTH_8, Some(8)),
+        (9..=NARROW_DIM, true) => (CHAMFER_BOTH_15, Some(16)),
+        (0..=3, false) => (CHAMFER_NEAREST_3, Some(4)),
+        (4..=8, false) => (CHAMFER_NEAREST_8, Some(8)),
+        (9..=NARROW_DIM, false) => (CHAMFER_NEAREST_15, Some(16)),
         _ => (CHAMFER_COMPARE, None),
     }
 }

@@ -63,6 +63,62 @@ pub const fn tile_len_max(width: usize) -> u32 {
     (TILE_BYTES / (width * 4)) as u32
 }
 
+/// Rows that a thread of `maxsim_chamfer_both_*` has, by the numbers of a point in memory.
+pub const fn rows_per_thread(width: usize) -> usize {
+    if width <= 4 { 8 } else { 4 }
+}
+
+/// Rows of a CTA: its warps have the same, and other columns.
+pub const fn rows_of_cta(width: usize) -> usize {
+    32 * rows_per_thread(width)
+}
+
+/// Columns that a warp has at a time: one for each lane.
+pub const COLUMNS: u32 = 32;
+
+/// Columns that a row's least distance is first the minimum over, and then looked for among.
+pub const COLUMNS_BLOCK: u32 = 16;
+
+/// Most columns of a CTA.
+pub const fn columns_max(width: usize) -> u32 {
+    if width <= 8 { 1024 } else { 512 }
+}
+
+/// Where things are in the shared memory of `maxsim_chamfer_both_*`, whose points have `W` numbers.
+/// First there are two words that say whether columns, and rows, have one that is not finite.
+#[derive(Clone, Copy, Debug)]
+pub struct BothShared<const W: usize>;
+
+impl<const W: usize> BothShared<W> {
+    /// Of each warp's columns the least distance, and the lanes that have it.
+    pub const FOUND: u32 = 16;
+    /// Bytes of a warp of these.
+    pub const FOUND_BYTES: u32 = COLUMNS * 8;
+    /// Of each row, by warp, the least distance and the block that has it.
+    pub const BESTS: u32 = Self::FOUND + THREADS as u32 / 32 * Self::FOUND_BYTES;
+    /// Bytes of a warp of these.
+    pub const BESTS_BYTES: u32 = rows_of_cta(W) as u32 * 8;
+    /// Bytes of a point.
+    pub const POINT_BYTES: u32 = W as u32 * 4;
+    /// The rows.
+    pub const ROWS: u32 = Self::BESTS + THREADS as u32 / 32 * Self::BESTS_BYTES;
+    /// The columns.
+    pub const TILE: u32 = Self::ROWS + rows_of_cta(W) as u32 * Self::POINT_BYTES;
+    /// Dynamic shared memory with most columns.
+    pub const MOST_BYTES: usize = (Self::TILE + columns_max(W) * Self::POINT_BYTES) as usize;
+}
+
+/// Offset of the tile of the other cloud's points, by the numbers of a point, of the kernels of one
+/// direction or of both.
+pub const fn tile_offset(width: usize, serves_both: bool) -> u32 {
+    match (serves_both, width) {
+        (false, _) => TILE_OFFSET,
+        (true, 4) => BothShared::<4>::TILE,
+        (true, 8) => BothShared::<8>::TILE,
+        (true, _) => BothShared::<16>::TILE,
+    }
+}
+
 /// Threads per CTA of `maxsim_chamfer_reduce`.
 pub const REDUCE_THREADS: usize = 512;
 
@@ -144,7 +200,8 @@ pub struct NearestTask {
     pub n_others: u32,
 }
 
-/// Parameters of `maxsim_chamfer_nearest_*`: a CTA per task.
+/// Parameters of `maxsim_chamfer_nearest_*`, and of `maxsim_chamfer_both_*`, which find neighbours
+/// of the other cloud's points too: a CTA per task.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NearestParams {
@@ -275,6 +332,9 @@ pub struct PointTask {
 /// The key of no neighbour.
 pub const NO_KEY: u64 = 0;
 
+/// The index of no point.
+pub const NO_POINT: u32 = u32::MAX;
+
 /// Upper word of the key of distance +∞.
 const INFINITE: u32 = 1;
 
@@ -366,6 +426,8 @@ mod tests {
     fn tiles_fit() {
         for width in [4, 8, 16] {
             assert!(tile_len_max(width).is_multiple_of(BLOCK_LEN));
+            assert!(columns_max(width).is_multiple_of(COLUMNS));
+            assert!(tile_offset(width, true).is_multiple_of(16));
         }
         assert_eq!(size_of::<CloudPair>(), 32);
         assert_eq!(size_of::<NearestTask>(), 16);

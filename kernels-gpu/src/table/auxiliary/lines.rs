@@ -201,6 +201,21 @@ macro_rules! auxiliary_kernels {
         chamfer::NEAREST_SHARED_BYTES => {
         Sm80  -    maxsim_chamfer_nearest_d15 4;
     }
+    /// Compares points of up to 3 dims, for both directions.
+    CHAMFER_BOTH_3(chamfer::NearestParams): Chamfer, chamfer::THREADS,
+        chamfer::BothShared::<4>::MOST_BYTES => {
+        Sm80  -    maxsim_chamfer_both_d3 5;
+    }
+    /// Compares points of up to 8 dims, for both directions.
+    CHAMFER_BOTH_8(chamfer::NearestParams): Chamfer, chamfer::THREADS,
+        chamfer::BothShared::<8>::MOST_BYTES => {
+        Sm80  -    maxsim_chamfer_both_d8 5;
+    }
+    /// Compares points of up to 15 dims, for both directions.
+    CHAMFER_BOTH_15(chamfer::NearestParams): Chamfer, chamfer::THREADS,
+        chamfer::BothShared::<16>::MOST_BYTES => {
+        Sm80  -    maxsim_chamfer_both_d15 4;
+    }
     /// Compares points of any dim. 128 registers.
     CHAMFER_COMPARE(chamfer::NearestParams): Chamfer, chamfer::THREADS,
         chamfer::WIDE_SHARED_BYTES => {
