@@ -18,6 +18,7 @@
 use crate::abi::params::projection::gradient::*;
 use crate::primitives::row_vector::VectorElement;
 use crate::primitives::unroll::unroll;
+use crate::projection::Projected;
 use crate::ptx::global::{
     load_f32, load_u16_if, load_u32, load_u32_if, load_u32x4_if, store_u32, store_u32x4,
 };
@@ -48,7 +49,7 @@ struct Numbers {
 /// # Safety
 /// `params` must describe matrices as [`ProductParams`] says; all threads of the block.
 #[inline(always)]
-pub unsafe fn product<T: VectorElement>(params: &ProductParams) {
+pub unsafe fn product<T: Projected>(params: &ProductParams) {
     const { assert!(A_LOADS == 4 && B_LOADS == 2) };
     let thread = thread_idx_x();
     let tiles_n = params.n.div_ceil(TILE_N as u32);
@@ -79,7 +80,7 @@ pub unsafe fn product<T: VectorElement>(params: &ProductParams) {
             place.multiply(stage, &mut sums);
             stage ^= 1;
         }
-        place.finish(&sums, part);
+        place.finish::<T>(&sums, part);
     }
 }
 
@@ -218,23 +219,39 @@ impl Place<'_> {
     /// # Safety
     /// As [`product`].
     #[inline(always)]
-    unsafe fn finish(&self, sums: &Sums, part: u32) {
+    unsafe fn finish<T: Projected>(&self, sums: &Sums, part: u32) {
         const HALF: u32 = (TILE_M / 2) as u32;
         let params = self.params;
         let (own_row, column) = self.own();
         let column = self.n + column;
         unroll!(I in 0..8 => {
             let row = self.m + own_row + HALF * (I as u32 / 4) + I as u32 % 4;
+            let mut is_there = row < params.m;
+            let mut row = row;
+            if is_there && params.rows != 0 {
+                // SAFETY: there is a number for each row.
+                row = unsafe { load_u32(params.rows + u64::from(row) * 4) };
+                is_there = row != NO_ROW;
+            }
             let first = (u64::from(part) * u64::from(params.m) + u64::from(row))
                 * u64::from(params.n)
                 + u64::from(column);
             unroll!(J in 0..4 => {
-                if row < params.m && column + (J as u32) < params.n {
-                    let to = params.out + (first + J as u64) * 4;
+                if is_there && column + (J as u32) < params.n {
+                    let index = first + J as u64;
                     // SAFETY: the results have the number, which is this thread's.
                     unsafe {
-                        let before = if params.adds != 0 { load_f32(to) } else { 0.0 };
-                        store_u32(to, (before + sums[I][J]).to_bits());
+                        match params.narrows {
+                            0 => {
+                                let to = params.out + index * 4;
+                                let before = if params.adds != 0 { load_f32(to) } else { 0.0 };
+                                store_u32(to, (before + sums[I][J]).to_bits());
+                            }
+                            _ => {
+                                let to = params.out + index * T::BYTES as u64;
+                                T::store_one(to, sums[I][J]);
+                            }
+                        }
                     }
                 }
             });
@@ -261,16 +278,18 @@ pub unsafe fn gather(params: &GatherRowsParams) {
     // SAFETY: the list has the row, and both matrices have its chunks; what lies behind the row is
     // not read.
     unsafe {
-        let source = u64::from(load_u32(params.rows + row * 4));
-        let from = params.from + source * params.from_pitch + offset;
+        let source = load_u32(params.rows + row * 4);
+        let is_row = u32::from(source != NO_ROW);
+        let from = params.from + u64::from(source) * params.from_pitch + offset;
         let to = params.to + row * params.to_pitch + offset;
         if left >= CHUNK_BYTES {
-            store_u32x4(to, load_u32x4_if(from, 1));
+            store_u32x4(to, load_u32x4_if(from, is_row));
             return;
         }
         let mut words = [0; 4];
         unroll!(I in 0..8 => {
-            let half = load_u16_if(from + 2 * I as u64, u32::from(2 * (I as u32) < left));
+            let is_there = is_row & u32::from(2 * (I as u32) < left);
+            let half = load_u16_if(from + 2 * I as u64, is_there);
             words[I / 2] |= half << (16 * (I as u32 % 2));
         });
         store_u32x4(to, words);
