@@ -462,6 +462,9 @@ pub mod xtr {
 /// ```
 pub mod projection {
     pub use crate::ops::projection::backward::{ProjectedGradients, ProjectionGradients};
+    pub use crate::ops::projection::training::{
+        DeviceProjectedGradients, PreparedProjectedTraining, ProjectedAddresses,
+    };
     pub use crate::ops::projection::{Projection, prepared::PreparedProjected};
 }
 

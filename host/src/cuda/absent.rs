@@ -33,7 +33,7 @@ use crate::tokens::scales::{ScaleType, Scales};
 
 pub(crate) use calls::{
     BackwardCall, ChamferGradCall, Kept, ProjectionCall, Reduction, ResidualCall, ResidualFound,
-    SearchCall, Selection, SliceCall, StreamCall, StreamFound, StreamedRows, XtrCall, XtrFound,
+    SearchCall, Selection, SliceCall, SlotsCall, StreamCall, StreamFound, StreamedRows, XtrCall, XtrFound,
 };
 
 /// No CUDA device can be opened.
@@ -143,6 +143,15 @@ absent! {
         fn new(device: Device<'_>, hidden: &Arc<CudaTokens>, calls: &[SliceCall<'_>],
             options: &ScoreOptions) -> Result<CudaSlices>;
         fn score(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Scores>>;
+        fn score_values(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Vec<f32>>>;
+        fn winners(&self) -> Vec<(u64, usize)>;
+    }
+    CudaProjectedBackward {
+        fn new(device: Device<'_>, hidden: &Arc<CudaTokens>, projection: &ProjectionCall<'_>,
+            calls: &[SlotsCall<'_>], numbers: [usize; 2])
+            -> Result<CudaProjectedBackward>;
+        fn run(self: &mut CudaProjectedBackward, queries: &CudaTokens,
+            grad_scores: &CudaGradScores, to: [&CudaGradients; 2]) -> Result<()>;
     }
     CudaStream {
         fn new(device: Device<'_>) -> Result<CudaStream>;

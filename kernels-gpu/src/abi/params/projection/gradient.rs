@@ -10,11 +10,13 @@ pub const TILE_M: usize = 128;
 pub const TILE_N: usize = 64;
 /// Products that a stage has for each of them.
 pub const TILE_K: usize = 8;
-/// Numbers from one k of A to the next in a stage: so that a warp that stores some of eight k meets
-/// no bank twice.
+/// Numbers from one k of A to the next in a stage: so that a warp that stores some of eight k, or
+/// loads every other one of them, meets no bank twice.
 pub const A_PITCH: usize = TILE_M + 4;
+/// Numbers from one k of B to the next in a stage.
+pub const B_PITCH: usize = TILE_N + 4;
 /// Bytes of a stage.
-pub const STAGE_BYTES: usize = TILE_K * (A_PITCH + TILE_N) * 4;
+pub const STAGE_BYTES: usize = TILE_K * (A_PITCH + B_PITCH) * 4;
 /// Dynamic shared memory: two stages.
 pub const SHARED_BYTES: usize = 2 * STAGE_BYTES;
 

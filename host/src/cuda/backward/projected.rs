@@ -1,0 +1,498 @@
+//! Gradients of projected documents that stay on a device, of rows that it alone knows: those that
+//! some query token chose.
+//!
+//! A document has a slot for each winner, or for each row where those are fewer, so that all work is
+//! known before any winner is. One kernel puts chosen rows in slots and counts winners among them;
+//! slots are then a matrix of documents, projected again, with the gradients that there are of any
+//! documents. Slots without a row, or whose token's gradient is 0 throughout, hold zeros and store
+//! nothing.
+//!
+//! The gradient of hidden states is zeros but for chosen rows. They are written by a stream beside
+//! the one that computes, which waits for them before it stores rows.
+
+use std::sync::Arc;
+
+use maxsim_kernels::abi::params::projection::gradient::{
+    ActiveParams, CHOOSE_ROWS_MAX, ChooseParams, ChosenDocument, ChosenPair, GatherRowsParams,
+    SumPartsParams, THREADS, choose_shared_bytes, words,
+};
+use maxsim_kernels::table::auxiliary::{
+    PROJECTION_ACTIVE, PROJECTION_CHOOSE, PROJECTION_GATHER, PROJECTION_SUM,
+};
+
+use super::CudaBackward;
+use super::projection::{HiddenGradient, Layer};
+use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients, output};
+use crate::cuda::buffers::outputs::CudaOutputs;
+use crate::cuda::buffers::tokens::CudaTokens;
+use crate::cuda::calls::{BackwardCall, ProjectionCall, SlotsCall};
+use crate::cuda::driver::context::{CudaDevice, Entered};
+use crate::cuda::driver::event::CudaEvent;
+use crate::cuda::driver::launch::start;
+use crate::cuda::driver::memory::{Buffer, fill};
+use crate::cuda::driver::module::Kernel;
+use crate::cuda::driver::staging::upload_lists;
+use crate::cuda::driver::stream::CudaStream;
+use crate::cuda::forward::projection::{Projecting, check_rows};
+use crate::error::Result;
+use crate::plan::backward::{BackwardKind, Gathered};
+use crate::plan::limits::Access;
+use crate::problem::options::ScoreOptions;
+use crate::problem::outputs::{GradientMatrix, OutputAddresses, OutputShape, Trust};
+use crate::runtime::swap::lock;
+use crate::tokens::element::ElementType;
+use crate::tokens::format::TokenFormat;
+use crate::tokens::layout::TokenLayout;
+
+/// Alignment of what lies in the memory of a work.
+const ALIGN: u64 = 256;
+
+/// Most bytes of the memory of a work that a device keeps for the next one.
+const KEPT_BYTES_MAX: u64 = 256 << 20;
+
+/// Gradients of projected documents made ready, with their lists and memory.
+#[derive(Debug)]
+pub(crate) struct CudaProjectedBackward {
+    device: Arc<CudaDevice>,
+    hidden: Arc<CudaTokens>,
+    layer: Layer,
+    element: ElementType,
+    kernels: Kernels,
+    groups: Vec<Group>,
+    at: Addresses,
+    /// Numbers of the queries' gradient, of that of their weights, of ∂W and of ∂b.
+    lens: [u64; 4],
+    memory: Memory,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kernels {
+    choose: Kernel<ChooseParams>,
+    gather: Kernel<GatherRowsParams>,
+    active: Kernel<ActiveParams>,
+    sum: Kernel<SumPartsParams>,
+}
+
+/// Addresses in the memory of a work.
+#[derive(Clone, Copy, Debug)]
+struct Addresses {
+    /// The row of each slot.
+    rows: u64,
+    /// Hidden states and tokens of slots.
+    states: u64,
+    tokens: u64,
+    /// Gradients of tokens, and u and r where these are normalised.
+    gradients: u64,
+    projected: u64,
+    norms: u64,
+    winners: u64,
+    grad_scores: u64,
+    /// Sums of the queries' gradient and of that of their weights.
+    queries: u64,
+    query_weights: u64,
+    /// Parts of ∂W and of ∂b.
+    parts: u64,
+    bias_parts: u64,
+}
+
+/// Documents whose slots are multiplied together.
+#[derive(Debug)]
+struct Group {
+    choose: ChooseParams,
+    n_documents: u32,
+    states: Arc<CudaTokens>,
+    projecting: Projecting,
+    backward: CudaBackward,
+    outputs: CudaOutputs,
+    grad_scores: CudaGradScores,
+    gradients: CudaGradients,
+    /// The documents and pairs that `choose` reads.
+    _lists: Buffer,
+}
+
+/// Memory that the device keeps for the next work.
+#[derive(Debug)]
+struct Memory(Option<Buffer>);
+
+impl Memory {
+    fn new(device: &Arc<CudaDevice>, len_bytes: u64) -> Result<Memory> {
+        let fits = |idle: &mut Buffer| {
+            (len_bytes..=len_bytes.saturating_mul(2)).contains(&idle.len_bytes())
+        };
+        let idle = lock(&device.idle_slots).take_if(fits);
+        let buffer = idle.map_or_else(|| Buffer::new(device, len_bytes), Ok)?;
+        Ok(Memory(Some(buffer)))
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ref().map_or(0, Buffer::address)
+    }
+}
+
+impl Drop for Memory {
+    /// Calls wait for what they enqueue: nothing uses the memory any more.
+    fn drop(&mut self) {
+        let own = self.0.take().filter(|own| (1..=KEPT_BYTES_MAX).contains(&own.len_bytes()));
+        let Some(own) = own else { return };
+        let device = own.device().clone();
+        let before = lock(&device.idle_slots).replace(own);
+        // Outside the lock.
+        drop(before);
+    }
+}
+
+/// Divides memory.
+#[derive(Debug, Default)]
+struct Divided(u64);
+
+impl Divided {
+    /// The offset of the next `len_bytes` bytes.
+    fn next(&mut self, len_bytes: u64) -> u64 {
+        let start = self.0;
+        self.0 = (start + len_bytes).next_multiple_of(ALIGN);
+        start
+    }
+}
+
+impl CudaProjectedBackward {
+    /// Makes gradients ready: `queries` are the numbers of the queries' gradient and of that of
+    /// their weights. Rows and layout of the projection are not looked at. The winners of the
+    /// calls' pairs must stay where they are.
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        hidden: &Arc<CudaTokens>,
+        projection: &ProjectionCall<'_>,
+        calls: &[SlotsCall<'_>],
+        [n_queries, n_weights]: [usize; 2],
+    ) -> Result<CudaProjectedBackward> {
+        check_rows("hidden", hidden)?;
+        let &ProjectionCall { weight, bias, element, normalize, .. } = projection;
+        let layer = Layer::new(device, weight, bias, element, normalize)?;
+        let (dim, n) = (weight.n_rows() as u64, u64::from(hidden.rows().dim));
+        let most = |of: &dyn Fn(&SlotsCall<'_>) -> u64| calls.iter().map(of).max().unwrap_or(0);
+        let n_slots = most(&|call| call.n_slots as u64);
+        let pitches = [n, dim].map(|n| pitch(n, element));
+        let [u_bytes, r_bytes] = layer.norm_bytes(n_slots as usize);
+        let [parts_bytes, bias_bytes] = layer.parts_bytes();
+        let lens = [n_queries as u64, n_weights as u64, dim * n, bias.map_or(0, |_| dim)];
+        let mut divided = Divided::default();
+        let mut at = Addresses {
+            rows: divided.next(n_slots * 4),
+            states: divided.next(n_slots * pitches[0]),
+            tokens: divided.next(n_slots * pitches[1]),
+            gradients: divided.next(n_slots * dim * 4),
+            projected: divided.next(u_bytes),
+            norms: divided.next(r_bytes),
+            winners: divided.next(most(&|call| call.problem.token_offsets().total() * 4)),
+            grad_scores: divided.next(most(&|call| call.problem.shape().n_scores() as u64 * 4)),
+            queries: divided.next(lens[0] * 4),
+            query_weights: divided.next(lens[1] * 4),
+            parts: divided.next(parts_bytes),
+            bias_parts: divided.next(bias_bytes),
+        };
+        let memory = Memory::new(device, divided.0)?;
+        at.place(memory.address());
+        let kernels = Kernels {
+            choose: device.kernel(PROJECTION_CHOOSE)?,
+            gather: device.kernel(PROJECTION_GATHER)?,
+            active: device.kernel(PROJECTION_ACTIVE)?,
+            sum: device.kernel(PROJECTION_SUM)?,
+        };
+        let group = |call| Group::new(device, projection, call, &at, [n as usize, n_weights]);
+        let groups = calls.iter().map(group).collect::<Result<_>>()?;
+        let (device, hidden) = (device.clone(), hidden.clone());
+        Ok(CudaProjectedBackward {
+            device,
+            hidden,
+            layer,
+            element,
+            kernels,
+            groups,
+            at,
+            lens,
+            memory,
+        })
+    }
+
+    /// Writes the gradients of queries, of hidden states and of query weights, and those of the
+    /// weight and of the bias, from gradients of scores. Waits for them.
+    pub(crate) fn run(
+        self: &mut CudaProjectedBackward,
+        queries: &CudaTokens,
+        grad_scores: &CudaGradScores,
+        to: [&CudaGradients; 2],
+    ) -> Result<()> {
+        debug_assert!(self.memory.address() <= self.at.rows);
+        let device = &self.device;
+        let zeros = CudaEvent::new(device, false)?;
+        device.until_both_are_done(|[stream, beside]| {
+            let entered = device.enter()?;
+            let order = stream.order(&entered)?;
+            beside.order(&entered)?;
+            let _last = grad_scores.hazard().begin(&entered, stream, order)?;
+            let [of_queries, of_hidden] = to[0].sides();
+            // SAFETY: matrices and memory have these lengths; this call alone writes to them until
+            // both streams have been waited for, and so long do they live. What the second stream
+            // writes is waited for before the first one does.
+            unsafe {
+                of_hidden.clear(&entered, beside.raw())?;
+                zeros.record(&entered, beside.raw())?;
+                for (address, n) in [self.at.queries, self.at.query_weights].iter().zip(self.lens) {
+                    fill(&entered, *address, 0, n * 4, stream.raw())?;
+                }
+                let mut is_first = true;
+                for group in &self.groups {
+                    self.tokens_of(&entered, stream, group, queries, grad_scores)?;
+                    self.through_layer(&entered, stream, group, !is_first)?;
+                    if is_first {
+                        zeros.hold_back(&entered, stream, order)?;
+                    }
+                    let rows = HiddenGradient {
+                        address: of_hidden.address,
+                        rows: self.at.rows,
+                        narrows: of_hidden.element != ElementType::F32,
+                    };
+                    let n_slots = group.states.n_rows() as u32;
+                    self.layer.of_hidden(&entered, stream, n_slots, self.at.gradients, rows)?;
+                    is_first = false;
+                }
+                if is_first {
+                    // No rows, and so no parts.
+                    let [parts_bytes, bias_bytes] = self.layer.parts_bytes();
+                    fill(&entered, self.at.parts, 0, parts_bytes, stream.raw())?;
+                    fill(&entered, self.at.bias_parts, 0, bias_bytes, stream.raw())?;
+                }
+                let [of_weight, of_bias] = to[1].sides();
+                let n_parts = self.layer.n_parts();
+                self.sum(&entered, stream, self.at.queries, 1, of_queries)?;
+                self.sum(&entered, stream, self.at.query_weights, 1, to[0].weights())?;
+                self.sum(&entered, stream, self.at.parts, n_parts, of_weight)?;
+                self.sum(&entered, stream, self.at.bias_parts, n_parts, of_bias)
+            }
+        })
+    }
+
+    /// Enqueues what finds the gradients of the tokens of slots, and adds to those of queries.
+    ///
+    /// # Safety
+    /// As in [`CudaProjectedBackward::run`].
+    unsafe fn tokens_of(
+        &self,
+        entered: &Entered<'_>,
+        stream: &mut CudaStream,
+        group: &Group,
+        queries: &CudaTokens,
+        grad_scores: &CudaGradScores,
+    ) -> Result<()> {
+        let n_slots = group.states.n_rows() as u32;
+        let Access { base: to, pitch_bytes: to_pitch, .. } = group.states.access();
+        let dim = group.backward.dim as u32;
+        let choose = ChooseParams { grad_scores: grad_scores.address(), ..group.choose };
+        let gather = GatherRowsParams {
+            from: self.hidden.access().base,
+            from_pitch: self.hidden.access().pitch_bytes,
+            rows: self.at.rows,
+            to,
+            to_pitch,
+            n_rows: n_slots,
+            row_bytes: self.hidden.rows().dim * self.element.size_bytes() as u32,
+        };
+        let active = ActiveParams {
+            gradients: self.at.gradients,
+            rows: self.at.rows,
+            states: to,
+            states_pitch: to_pitch,
+            n_slots,
+            dim,
+        };
+        let n_chunks = u64::from(n_slots) * u64::from(gather.row_bytes.div_ceil(16));
+        let n_blocks = n_chunks.div_ceil(THREADS as u64) as u32;
+        let chosen_bytes = choose_shared_bytes(32 * choose.n_words) as u32;
+        let n_warps = THREADS as u32 / 32;
+        let Kernels { choose: by_document, gather: by_chunk, active: by_slot, .. } = &self.kernels;
+        // SAFETY: the caller's promise; there are CTAs for all documents, chunks and slots, and
+        // shared memory for the longest document whose rows are listed.
+        unsafe {
+            start(entered, stream.raw(), by_document, group.n_documents, chosen_bytes, &choose)?;
+            start(entered, stream.raw(), by_chunk, n_blocks, 0, &gather)?;
+            group.projecting.enqueue(&self.device, stream)?;
+            let len_bytes = u64::from(n_slots) * u64::from(dim) * 4;
+            fill(entered, self.at.gradients, 0, len_bytes, stream.raw())?;
+            let call = BackwardCall {
+                queries,
+                documents: &group.projecting.tokens,
+                outputs: &group.outputs,
+                grad_scores: &group.grad_scores,
+                gradients: &group.gradients,
+                adds: true,
+            };
+            group.backward.enqueue(stream, &call)?;
+            start(entered, stream.raw(), by_slot, n_slots.div_ceil(n_warps), 0, &active)
+        }
+    }
+
+    /// Enqueues what makes gradients of the slots' tokens those before they were normalised, and
+    /// writes, or adds to, the parts of those of weight and bias.
+    ///
+    /// # Safety
+    /// As in [`CudaProjectedBackward::run`], behind [`CudaProjectedBackward::tokens_of`].
+    unsafe fn through_layer(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        group: &Group,
+        adds: bool,
+    ) -> Result<()> {
+        let Addresses { gradients, projected, norms, parts, bias_parts, .. } = self.at;
+        let addresses = [gradients, projected, norms];
+        let parts = [parts, bias_parts];
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.layer.through_norm(entered, stream, &group.states, addresses)?;
+            self.layer.weight_parts(entered, stream, &group.states, gradients, parts, adds)
+        }
+    }
+
+    /// Enqueues the sums of parts, each of all numbers of a matrix.
+    ///
+    /// # Safety
+    /// As in [`CudaProjectedBackward::run`], behind what writes the parts.
+    unsafe fn sum(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        parts: u64,
+        n_parts: u32,
+        to: GradientMatrix,
+    ) -> Result<()> {
+        let n = (to.rows * to.dim) as u32;
+        let out = output(to.address, to.element, n as usize, false);
+        let params = SumPartsParams { out, parts, n, n_parts };
+        match n.div_ceil(THREADS as u32) {
+            0 => Ok(()),
+            // SAFETY: the caller's promise; there is a thread for each number.
+            grid => unsafe {
+                start(entered, stream.raw(), &self.kernels.sum, grid, 0, &params)
+            },
+        }
+    }
+}
+
+impl Addresses {
+    /// Makes addresses of offsets.
+    fn place(&mut self, base: u64) {
+        let Addresses { rows, states, tokens, gradients, projected, norms, .. } = self;
+        for offset in [rows, states, tokens, gradients, projected, norms] {
+            *offset += base;
+        }
+        let Addresses { winners, grad_scores, queries, query_weights, parts, bias_parts, .. } = self;
+        for offset in [winners, grad_scores, queries, query_weights, parts, bias_parts] {
+            *offset += base;
+        }
+    }
+}
+
+impl Group {
+    fn new(
+        device: &Arc<CudaDevice>,
+        projection: &ProjectionCall<'_>,
+        call: &SlotsCall<'_>,
+        at: &Addresses,
+        [n_hidden, n_weights]: [usize; 2],
+    ) -> Result<Group> {
+        let SlotsCall { problem, n_slots, documents, pairs } = call;
+        let (element, dim) = (projection.element, problem.dim());
+        let documents_words: Vec<_> = documents.iter().map(document_words).collect();
+        let pairs_words: Vec<_> = pairs.iter().map(pair_words).collect();
+        let all: [&[u8]; 2] =
+            [bytemuck::cast_slice(&pairs_words), bytemuck::cast_slice(&documents_words)];
+        let (lists, [pairs_at, documents_at]) = upload_lists(device, all)?;
+        let listed = documents.iter().filter(|document| document.n_slots < document.n_rows);
+        let longest = listed.map(|document| document.n_rows).max().unwrap_or(0);
+        debug_assert!(longest <= CHOOSE_ROWS_MAX);
+        let options = ScoreOptions::default().winners(true);
+        let shape = OutputShape::new(problem, &options);
+        let choose = ChooseParams {
+            documents: documents_at,
+            pairs: pairs_at,
+            grad_scores: 0,
+            to_grad_scores: at.grad_scores,
+            to_winners: at.winners,
+            rows: at.rows,
+            winner_bytes: shape.winner_bytes as u32,
+            n_words: words(longest),
+        };
+        let layout = TokenLayout::padded(1, *n_slots, n_hidden)?;
+        let access = Access {
+            base: at.states,
+            pitch_bytes: pitch(n_hidden as u64, element),
+            n_centroids: 0,
+        };
+        let states = CudaTokens::new(device, element, &layout, access, 0, Vec::new())?;
+        let states = Arc::new(states);
+        let slots = ProjectionCall {
+            rows: 0..*n_slots,
+            layout: problem.documents(),
+            ..projection.clone()
+        };
+        let kind = BackwardKind {
+            gradient: ElementType::F32,
+            is_atomic: false,
+            normalizes: false,
+            angular: false,
+            weighted: n_weights > 0,
+            documents: Gathered::Elements,
+            sides: [true; 2],
+        };
+        let matrix = |address, rows, dim| {
+            GradientMatrix { address, element: ElementType::F32, rows, dim }
+        };
+        let queries = problem.queries().rows();
+        let parts = [
+            matrix(at.queries, queries, dim),
+            matrix(at.gradients, *n_slots, dim),
+            matrix(at.query_weights, n_weights, 1),
+        ];
+        let winners = OutputAddresses { scores: 0, winners: at.winners, token_scores: 0 };
+        let n_scores = problem.shape().n_scores();
+        // SAFETY: the memory is the work's, which is used by one stream after the other, and is as
+        // long as the calls' longest.
+        unsafe {
+            let trust = Trust::Unchecked;
+            Ok(Group {
+                choose,
+                n_documents: documents.len() as u32,
+                projecting: Projecting::new(device, &states, &slots, at.tokens)?,
+                states,
+                backward: CudaBackward::new(device, problem, element, kind, &shape)?,
+                outputs: CudaOutputs::from_raw_parts(device, &shape, winners, trust)?,
+                grad_scores: CudaGradScores::from_raw_parts(
+                    device,
+                    at.grad_scores,
+                    n_scores,
+                    trust,
+                )?,
+                gradients: CudaGradients::from_raw_parts(device, parts, trust)?,
+                _lists: lists,
+            })
+        }
+    }
+}
+
+/// Bytes from a row of `n` elements to the next.
+fn pitch(n: u64, element: ElementType) -> u64 {
+    Access::uploaded(n as usize, TokenFormat::from(element)).pitch_bytes
+}
+
+/// A document as the device reads it.
+fn document_words(document: &ChosenDocument) -> [u32; 6] {
+    let ChosenDocument { first_row, n_rows, slot, n_slots, first_pair, n_pairs } = *document;
+    [first_row, n_rows, slot, n_slots, first_pair, n_pairs]
+}
+
+/// A pair as the device reads it.
+fn pair_words(pair: &ChosenPair) -> [u64; 4] {
+    let ChosenPair { winners, to, score, to_score, n_tokens, winner_bytes } = *pair;
+    let both = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    [winners, to, both(score, to_score), both(n_tokens, winner_bytes)]
+}
