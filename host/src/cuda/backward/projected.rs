@@ -247,13 +247,7 @@ impl CudaProjectedBackward {
                     if is_first {
                         zeros.hold_back(&entered, stream, order)?;
                     }
-                    let rows = HiddenGradient {
-                        address: of_hidden.address,
-                        rows: self.at.rows,
-                        narrows: of_hidden.element != ElementType::F32,
-                    };
-                    let n_slots = group.states.n_rows() as u32;
-                    self.layer.of_hidden(&entered, stream, n_slots, self.at.gradients, rows)?;
+                    self.store_rows(&entered, stream, group, of_hidden)?;
                     is_first = false;
                 }
                 if is_first {
@@ -351,6 +345,30 @@ impl CudaProjectedBackward {
             self.layer.through_norm(entered, stream, &group.states, addresses)?;
             self.layer.weight_parts(entered, stream, &group.states, gradients, parts, adds)
         }
+    }
+
+    /// Enqueues what makes the gradients of hidden states, where these are wanted.
+    ///
+    /// # Safety
+    /// As in [`CudaProjectedBackward::run`], behind [`CudaProjectedBackward::through_layer`].
+    unsafe fn store_rows(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        group: &Group,
+        to: GradientMatrix,
+    ) -> Result<()> {
+        if to.rows == 0 {
+            return Ok(());
+        }
+        let rows = HiddenGradient {
+            address: to.address,
+            rows: self.at.rows,
+            narrows: to.element != ElementType::F32,
+        };
+        let n_slots = group.states.n_rows() as u32;
+        // SAFETY: the caller's promise.
+        unsafe { self.layer.of_hidden(entered, stream, n_slots, self.at.gradients, rows) }
     }
 
     /// Enqueues the sums of parts, each of all numbers of a matrix.

@@ -51,8 +51,8 @@ pub struct ProjectedAddresses {
     /// One f32 per row of the queries' matrix, where query tokens have
     /// [weights](crate::Tokens::with_weights).
     pub query_weights: Option<u64>,
-    /// `[rows, hidden]` of the matrix of hidden states.
-    pub hidden: u64,
+    /// `[rows, hidden]` of the matrix of hidden states; `None` where it is not wanted.
+    pub hidden: Option<u64>,
     /// `[dim, hidden]`, of the weight.
     pub weight: u64,
     /// `[dim]`, of the bias, where there is one.
@@ -86,7 +86,7 @@ impl Room {
     /// The matrices at addresses.
     ///
     /// # Errors
-    /// [`Error::Shape`] where an address is given exactly where there is no such gradient.
+    /// [`Error::Shape`] where an address is given for no gradient, or none for one.
     pub(super) fn at(self, to: ProjectedAddresses) -> Result<[[GradientMatrix; 3]; 2]> {
         let Room([[queries, hidden, query_weights], [weight, bias, none]]) = self;
         let given = [
@@ -102,13 +102,20 @@ impl Room {
         }
         let placed = |matrix, address| GradientMatrix { address, ..matrix };
         let of_weights = placed(query_weights, to.query_weights.unwrap_or(0));
-        let sides = [placed(queries, to.queries), placed(hidden, to.hidden), of_weights];
+        let of_hidden = match to.hidden {
+            None => GradientMatrix { rows: 0, ..hidden },
+            Some(address) => placed(hidden, address),
+        };
+        let sides = [placed(queries, to.queries), of_hidden, of_weights];
         Ok([sides, [placed(weight, to.weight), placed(bias, to.bias.unwrap_or(0)), none]])
     }
 
+    /// Whether matrices are these, or all but that of hidden states.
     fn is_of(&self, parts: [[GradientMatrix; 3]; 2]) -> bool {
         let of = |matrix: &GradientMatrix| (matrix.element, matrix.rows, matrix.dim);
-        self.0.iter().flatten().map(of).eq(parts.iter().flatten().map(of))
+        let Room(mut own) = *self;
+        own[0][1].rows = own[0][1].rows.min(parts[0][1].rows);
+        own.iter().flatten().map(of).eq(parts.iter().flatten().map(of))
     }
 }
 
@@ -280,13 +287,14 @@ impl DeviceProjectedGradients {
         ProjectedAddresses {
             queries: queries.address,
             query_weights: some(query_weights),
-            hidden: hidden.address,
+            hidden: some(hidden),
             weight: weight.address,
             bias: some(bias),
         }
     }
 
-    /// Copies the gradients to the host, widened to f32.
+    /// Copies the gradients to the host, widened to f32; of hidden states none where there is no
+    /// room for it.
     ///
     /// # Errors
     /// [`Error::HostMemory`] where there is no room; [`Error::DeviceLost`] after a fault.
