@@ -33,7 +33,8 @@ use crate::tokens::scales::{ScaleType, Scales};
 
 pub(crate) use calls::{
     BackwardCall, ChamferGradCall, Kept, ProjectionCall, Reduction, ResidualCall, ResidualFound,
-    SearchCall, Selection, SliceCall, SlotsCall, StreamCall, StreamFound, StreamedRows, XtrCall, XtrFound,
+    SearchCall, Selection, SliceCall, SlotsCall, StreamCall, StreamFound, StreamedRows, XtrCall,
+    XtrFound,
 };
 
 /// No CUDA device can be opened.

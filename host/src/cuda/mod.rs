@@ -38,7 +38,8 @@ pub(crate) use buffers::segments::write_segments;
 pub(crate) use buffers::tokens::CudaTokens;
 pub(crate) use calls::{
     BackwardCall, ChamferGradCall, Kept, ProjectionCall, Reduction, ResidualCall, ResidualFound,
-    SearchCall, Selection, SliceCall, SlotsCall, StreamCall, StreamFound, StreamedRows, XtrCall, XtrFound,
+    SearchCall, Selection, SliceCall, SlotsCall, StreamCall, StreamFound, StreamedRows, XtrCall,
+    XtrFound,
 };
 pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
 pub(crate) use driver::context::{CudaDevice, n_devices, open};

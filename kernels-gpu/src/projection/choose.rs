@@ -1,5 +1,5 @@
 //! Rows of hidden states that some query token chose: put in slots, and taken out again where they
-//! have no gradient; and sums of parts.
+//! have no gradient; zeros for all others, and sums of parts.
 //!
 //! Later kernels multiply slots, of which there are few: a document has as many as it has winners,
 //! or as it has rows where those are fewer. How many rows are chosen is never read by the host.
@@ -16,11 +16,10 @@ use crate::backward::counting_sort::sort::scan;
 use crate::backward::output::store_element;
 use crate::ptx::atomic::or_shared_if;
 use crate::ptx::global::{
-    load_f32, load_u16, load_u32, load_u32x4, read_f32, read_u32, store_u16, store_u32,
-    store_u32x4,
+    load_f32, load_u16, load_u32, load_u32x4, read_f32, read_u32, store_u16, store_u32, store_u32x4,
 };
 use crate::ptx::shared::{dynamic_shared, load_shared_u32, store_shared_u32};
-use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};
+use crate::ptx::thread::{block_idx_x, grid_dim_x, sync_threads, thread_idx_x};
 use crate::ptx::warp::ballot;
 use core::hint::assert_unchecked;
 
@@ -288,5 +287,22 @@ pub unsafe fn sum(params: &SumPartsParams) {
             part += 1;
         }
         store_element(&params.out, index, sum);
+    }
+}
+
+/// Writes this thread's zeros. The grid is small: other kernels run beside it.
+///
+/// # Safety
+/// `params` must describe memory as [`ZerosParams`] says, for this kernel alone to write.
+#[inline(always)]
+pub unsafe fn zeros(params: &ZerosParams) {
+    let step = u64::from(grid_dim_x()) * THREADS as u64;
+    let mut chunk = u64::from(block_idx_x()) * THREADS as u64 + u64::from(thread_idx_x());
+    // SAFETY: the caller's promise.
+    unsafe {
+        while chunk < params.n_chunks {
+            store_u32x4(params.to + chunk * 16, [0; 4]);
+            chunk += step;
+        }
     }
 }

@@ -19,10 +19,10 @@ use crate::abi::params::projection::gradient::*;
 use crate::primitives::row_vector::VectorElement;
 use crate::primitives::unroll::unroll;
 use crate::projection::Projected;
+use crate::ptx::element::F32;
 use crate::ptx::global::{
     load_f32, load_u16_if, load_u32, load_u32_if, load_u32x4_if, store_u32, store_u32x4,
 };
-use crate::ptx::element::F32;
 use crate::ptx::mma::mma_tf32;
 use crate::ptx::shared::{dynamic_shared, load_shared_u32, store_shared_f32};
 use crate::ptx::thread::{block_idx_x, sync_threads, thread_idx_x};

@@ -28,8 +28,7 @@ pub(super) fn gradients<T: Element>(
     let &Call { queries, hidden, projection, pairing, values, winners, grad_scores } = call;
     let mut found = Vec::new();
     for element in [GradientType::F32, GradientType::Tokens] {
-        let work =
-            device.prepare_projected_training(queries, hidden, projection, pairing, element);
+        let work = device.prepare_projected_training(queries, hidden, projection, pairing, element);
         let mut work = work.map_err(failed)?;
         let mut gradients = work.new_gradients().map_err(failed)?;
         let of_scores = work.upload_grad_scores(grad_scores).map_err(failed)?;
@@ -54,9 +53,8 @@ pub(super) fn gradients<T: Element>(
         let from = memory.each_ref().map(|memory| memory.access().base);
         // SAFETY: as above; there are the winners and gradients of all scores.
         unsafe {
-            let call = device.backward_projected_into(
-                queries, hidden, projection, pairing, from, to, element,
-            );
+            let call = device
+                .backward_projected_into(queries, hidden, projection, pairing, from, to, element);
             call.map_err(failed)?;
         }
         found.push(gradients.read().map_err(failed)?);

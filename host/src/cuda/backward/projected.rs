@@ -8,16 +8,18 @@
 //! nothing.
 //!
 //! The gradient of hidden states is zeros but for chosen rows. They are written by a stream beside
-//! the one that computes, which waits for them before it stores rows.
+//! the one that computes, which waits for them before it stores rows. It begins behind the
+//! projection, whose CTAs leave no registers for another kernel's; and by a kernel of one CTA a
+//! multiprocessor, which leaves room for others.
 
 use std::sync::Arc;
 
 use maxsim_kernels::abi::params::projection::gradient::{
     ActiveParams, CHOOSE_ROWS_MAX, ChooseParams, ChosenDocument, ChosenPair, GatherRowsParams,
-    SumPartsParams, THREADS, choose_shared_bytes, words,
+    SumPartsParams, THREADS, ZerosParams, choose_shared_bytes, words,
 };
 use maxsim_kernels::table::auxiliary::{
-    PROJECTION_ACTIVE, PROJECTION_CHOOSE, PROJECTION_GATHER, PROJECTION_SUM,
+    PROJECTION_ACTIVE, PROJECTION_CHOOSE, PROJECTION_GATHER, PROJECTION_SUM, PROJECTION_ZEROS,
 };
 
 use super::CudaBackward;
@@ -71,6 +73,7 @@ struct Kernels {
     gather: Kernel<GatherRowsParams>,
     active: Kernel<ActiveParams>,
     sum: Kernel<SumPartsParams>,
+    zeros: Kernel<ZerosParams>,
 }
 
 /// Addresses in the memory of a work.
@@ -197,6 +200,7 @@ impl CudaProjectedBackward {
             gather: device.kernel(PROJECTION_GATHER)?,
             active: device.kernel(PROJECTION_ACTIVE)?,
             sum: device.kernel(PROJECTION_SUM)?,
+            zeros: device.kernel(PROJECTION_ZEROS)?,
         };
         let group = |call| Group::new(device, projection, call, &at, [n as usize, n_weights]);
         let groups = calls.iter().map(group).collect::<Result<_>>()?;
@@ -224,7 +228,7 @@ impl CudaProjectedBackward {
     ) -> Result<()> {
         debug_assert!(self.memory.address() <= self.at.rows);
         let device = &self.device;
-        let zeros = CudaEvent::new(device, false)?;
+        let events = [CudaEvent::new(device, false)?, CudaEvent::new(device, false)?];
         device.until_both_are_done(|[stream, beside]| {
             let entered = device.enter()?;
             let order = stream.order(&entered)?;
@@ -235,26 +239,27 @@ impl CudaProjectedBackward {
             // both streams have been waited for, and so long do they live. What the second stream
             // writes is waited for before the first one does.
             unsafe {
-                of_hidden.clear(&entered, beside.raw())?;
-                zeros.record(&entered, beside.raw())?;
                 for (address, n) in [self.at.queries, self.at.query_weights].iter().zip(self.lens) {
                     fill(&entered, *address, 0, n * 4, stream.raw())?;
                 }
-                let mut is_first = true;
-                for group in &self.groups {
-                    self.tokens_of(&entered, stream, group, queries, grad_scores)?;
-                    self.through_layer(&entered, stream, group, !is_first)?;
-                    if is_first {
-                        zeros.hold_back(&entered, stream, order)?;
+                for (i, group) in self.groups.iter().enumerate() {
+                    self.project(&entered, stream, group, grad_scores)?;
+                    if i == 0 {
+                        self.clear_beside(&entered, [&*stream, &*beside], of_hidden, &events)?;
+                    }
+                    self.tokens_of(&entered, stream, group, queries)?;
+                    self.through_layer(&entered, stream, group, i > 0)?;
+                    if i == 0 {
+                        events[1].hold_back(&entered, stream, order)?;
                     }
                     self.store_rows(&entered, stream, group, of_hidden)?;
-                    is_first = false;
                 }
-                if is_first {
+                if self.groups.is_empty() {
                     // No rows, and so no parts.
                     let [parts_bytes, bias_bytes] = self.layer.parts_bytes();
                     fill(&entered, self.at.parts, 0, parts_bytes, stream.raw())?;
                     fill(&entered, self.at.bias_parts, 0, bias_bytes, stream.raw())?;
+                    of_hidden.clear(&entered, stream.raw())?;
                 }
                 let [of_weight, of_bias] = to[1].sides();
                 let n_parts = self.layer.n_parts();
@@ -266,21 +271,18 @@ impl CudaProjectedBackward {
         })
     }
 
-    /// Enqueues what finds the gradients of the tokens of slots, and adds to those of queries.
+    /// Enqueues what puts chosen rows in slots, and projects them.
     ///
     /// # Safety
     /// As in [`CudaProjectedBackward::run`].
-    unsafe fn tokens_of(
+    unsafe fn project(
         &self,
         entered: &Entered<'_>,
         stream: &mut CudaStream,
         group: &Group,
-        queries: &CudaTokens,
         grad_scores: &CudaGradScores,
     ) -> Result<()> {
-        let n_slots = group.states.n_rows() as u32;
         let Access { base: to, pitch_bytes: to_pitch, .. } = group.states.access();
-        let dim = group.backward.dim as u32;
         let choose = ChooseParams { grad_scores: grad_scores.address(), ..group.choose };
         let gather = GatherRowsParams {
             from: self.hidden.access().base,
@@ -288,40 +290,86 @@ impl CudaProjectedBackward {
             rows: self.at.rows,
             to,
             to_pitch,
-            n_rows: n_slots,
+            n_rows: group.states.n_rows() as u32,
             row_bytes: self.hidden.rows().dim * self.element.size_bytes() as u32,
         };
-        let active = ActiveParams {
-            gradients: self.at.gradients,
-            rows: self.at.rows,
-            states: to,
-            states_pitch: to_pitch,
-            n_slots,
-            dim,
-        };
-        let n_chunks = u64::from(n_slots) * u64::from(gather.row_bytes.div_ceil(16));
+        let n_chunks = u64::from(gather.n_rows) * u64::from(gather.row_bytes.div_ceil(16));
         let n_blocks = n_chunks.div_ceil(THREADS as u64) as u32;
         let chosen_bytes = choose_shared_bytes(32 * choose.n_words) as u32;
-        let n_warps = THREADS as u32 / 32;
-        let Kernels { choose: by_document, gather: by_chunk, active: by_slot, .. } = &self.kernels;
-        // SAFETY: the caller's promise; there are CTAs for all documents, chunks and slots, and
-        // shared memory for the longest document whose rows are listed.
+        let Kernels { choose: by_document, gather: by_chunk, .. } = &self.kernels;
+        // SAFETY: the caller's promise; there are CTAs for all documents and chunks, and shared
+        // memory for the longest document whose rows are listed.
         unsafe {
             start(entered, stream.raw(), by_document, group.n_documents, chosen_bytes, &choose)?;
             start(entered, stream.raw(), by_chunk, n_blocks, 0, &gather)?;
-            group.projecting.enqueue(&self.device, stream)?;
-            let len_bytes = u64::from(n_slots) * u64::from(dim) * 4;
-            fill(entered, self.at.gradients, 0, len_bytes, stream.raw())?;
-            let call = BackwardCall {
-                queries,
-                documents: &group.projecting.tokens,
-                outputs: &group.outputs,
-                grad_scores: &group.grad_scores,
-                gradients: &group.gradients,
-                adds: true,
-            };
+            group.projecting.enqueue(&self.device, stream)
+        }
+    }
+
+    /// Fills a gradient with zeros on the second stream, behind what the first has been given.
+    /// `events` are then those points of the two.
+    ///
+    /// # Safety
+    /// As in [`CudaProjectedBackward::run`].
+    unsafe fn clear_beside(
+        &self,
+        entered: &Entered<'_>,
+        [stream, beside]: [&CudaStream; 2],
+        to: GradientMatrix,
+        events: &[CudaEvent; 2],
+    ) -> Result<()> {
+        let order = beside.order(entered)?;
+        let len_bytes = to.len_bytes();
+        // SAFETY: the caller's promise; the matrix has this length.
+        unsafe {
+            events[0].record(entered, stream.raw())?;
+            events[0].hold_back(entered, beside, order)?;
+            match (to.address | len_bytes).is_multiple_of(16) && len_bytes > 0 {
+                true => {
+                    let params = ZerosParams { to: to.address, n_chunks: len_bytes / 16 };
+                    let grid = self.device.limits().n_multiprocessors as u32;
+                    start(entered, beside.raw(), &self.kernels.zeros, grid, 0, &params)?;
+                }
+                false => to.clear(entered, beside.raw())?,
+            }
+            events[1].record(entered, beside.raw())
+        }
+    }
+
+    /// Enqueues what finds the gradients of the tokens of slots, and adds to those of queries.
+    ///
+    /// # Safety
+    /// As in [`CudaProjectedBackward::run`], behind [`CudaProjectedBackward::project`].
+    unsafe fn tokens_of(
+        &self,
+        entered: &Entered<'_>,
+        stream: &mut CudaStream,
+        group: &Group,
+        queries: &CudaTokens,
+    ) -> Result<()> {
+        let active = ActiveParams {
+            gradients: self.at.gradients,
+            rows: self.at.rows,
+            states: group.states.access().base,
+            states_pitch: group.states.access().pitch_bytes,
+            n_slots: group.states.n_rows() as u32,
+            dim: group.backward.dim as u32,
+        };
+        let call = BackwardCall {
+            queries,
+            documents: &group.projecting.tokens,
+            outputs: &group.outputs,
+            grad_scores: &group.grad_scores,
+            gradients: &group.gradients,
+            adds: true,
+        };
+        let [_, of_tokens] = group.gradients.sides();
+        let n_blocks = active.n_slots.div_ceil(THREADS as u32 / 32);
+        // SAFETY: the caller's promise; there is a warp for each slot.
+        unsafe {
+            of_tokens.clear(entered, stream.raw())?;
             group.backward.enqueue(stream, &call)?;
-            start(entered, stream.raw(), by_slot, n_slots.div_ceil(n_warps), 0, &active)
+            start(entered, stream.raw(), &self.kernels.active, n_blocks, 0, &active)
         }
     }
 
@@ -389,9 +437,7 @@ impl CudaProjectedBackward {
         match n.div_ceil(THREADS as u32) {
             0 => Ok(()),
             // SAFETY: the caller's promise; there is a thread for each number.
-            grid => unsafe {
-                start(entered, stream.raw(), &self.kernels.sum, grid, 0, &params)
-            },
+            grid => unsafe { start(entered, stream.raw(), &self.kernels.sum, grid, 0, &params) },
         }
     }
 }
@@ -403,7 +449,8 @@ impl Addresses {
         for offset in [rows, states, tokens, gradients, projected, norms] {
             *offset += base;
         }
-        let Addresses { winners, grad_scores, queries, query_weights, parts, bias_parts, .. } = self;
+        let Addresses { winners, grad_scores, queries, query_weights, parts, bias_parts, .. } =
+            self;
         for offset in [winners, grad_scores, queries, query_weights, parts, bias_parts] {
             *offset += base;
         }
@@ -448,11 +495,8 @@ impl Group {
         };
         let states = CudaTokens::new(device, element, &layout, access, 0, Vec::new())?;
         let states = Arc::new(states);
-        let slots = ProjectionCall {
-            rows: 0..*n_slots,
-            layout: problem.documents(),
-            ..projection.clone()
-        };
+        let slots =
+            ProjectionCall { rows: 0..*n_slots, layout: problem.documents(), ..projection.clone() };
         let kind = BackwardKind {
             gradient: ElementType::F32,
             is_atomic: false,
@@ -462,9 +506,8 @@ impl Group {
             documents: Gathered::Elements,
             sides: [true; 2],
         };
-        let matrix = |address, rows, dim| {
-            GradientMatrix { address, element: ElementType::F32, rows, dim }
-        };
+        let matrix =
+            |address, rows, dim| GradientMatrix { address, element: ElementType::F32, rows, dim };
         let queries = problem.queries().rows();
         let parts = [
             matrix(at.queries, queries, dim),

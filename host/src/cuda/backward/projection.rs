@@ -221,7 +221,6 @@ impl CudaProjectionSums {
         }
         Ok(sums)
     }
-
 }
 
 /// Where the gradients of rows go.

@@ -304,7 +304,10 @@ impl CudaSlices {
     }
 
     /// The values of [`CudaSlices::score`]; winners stay on the device.
-    pub(crate) fn score_values(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Vec<f32>>> {
+    pub(crate) fn score_values(
+        self: &mut CudaSlices,
+        queries: &CudaTokens,
+    ) -> Result<Vec<Vec<f32>>> {
         self.run(queries)?;
         let all = 0..self.outputs.n_scores() as usize;
         let found = self.device.until_done(|stream| self.outputs.read_scores(stream, all))?;

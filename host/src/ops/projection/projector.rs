@@ -9,7 +9,8 @@ use super::slots::{Winners, call, slots};
 use crate::cpu::projection::Weights;
 use crate::cpu::tokens::{HostTokens, Matrix};
 use crate::cuda::{
-    CudaDevice, CudaProjectedBackward, CudaProjectionSums, CudaSlices, CudaTokens, ProjectionCall, SliceCall,
+    CudaDevice, CudaProjectedBackward, CudaProjectionSums, CudaSlices, CudaTokens, ProjectionCall,
+    SliceCall,
 };
 use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, TokensRef};
@@ -23,7 +24,7 @@ use crate::tokens::element::Element;
 use crate::tokens::layout::TokenLayout;
 
 /// Most bytes of slots whose rows are multiplied together, if they are of more than one document.
-const SLOTS_BYTES_MAX: usize = 192 << 20;
+const SLOTS_BYTES_MAX: usize = 128 << 20;
 
 /// Makes tokens of hidden states, some rows at a time.
 #[derive(Debug)]

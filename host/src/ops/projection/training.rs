@@ -89,10 +89,8 @@ impl Room {
     /// [`Error::Shape`] where an address is given for no gradient, or none for one.
     pub(super) fn at(self, to: ProjectedAddresses) -> Result<[[GradientMatrix; 3]; 2]> {
         let Room([[queries, hidden, query_weights], [weight, bias, none]]) = self;
-        let given = [
-            ("query_weights", query_weights.rows, to.query_weights),
-            ("bias", bias.rows, to.bias),
-        ];
+        let given =
+            [("query_weights", query_weights.rows, to.query_weights), ("bias", bias.rows, to.bias)];
         for (argument, rows, address) in given {
             if (rows > 0) != address.is_some() {
                 let word = |is: bool| if is { "an address" } else { "no address" };
@@ -127,7 +125,7 @@ impl Device {
     ///
     /// Work is planned for as many chosen rows as there can be, the winners of a document or its
     /// rows: the host reads neither winners nor gradients, and waits once for scores and once for
-    /// gradients. Memory is the library's for up to 192 MiB of such rows, or one document's, and is
+    /// gradients. Memory is the library's for up to 128 MiB of such rows, or one document's, and is
     /// kept for the next work.
     ///
     /// ```no_run

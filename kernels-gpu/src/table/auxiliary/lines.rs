@@ -308,6 +308,11 @@ macro_rules! auxiliary_kernels {
         projection::gradient::THREADS, 0 => {
         Sm80  -    maxsim_projection_active 4;
     }
+    /// Writes zeros beside other kernels. 32 registers.
+    PROJECTION_ZEROS(projection::gradient::ZerosParams): Projection,
+        projection::gradient::THREADS, 0 => {
+        Sm80  -    maxsim_projection_zeros 8;
+    }
     /// Adds parts of sums, and rounds. 64 registers.
     PROJECTION_SUM(projection::gradient::SumPartsParams): Projection,
         projection::gradient::THREADS, 0 => {

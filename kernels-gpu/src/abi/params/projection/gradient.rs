@@ -190,6 +190,17 @@ pub struct SumPartsParams {
     pub n_parts: u32,
 }
 
+/// Parameters of `maxsim_projection_zeros`: zeros, 16 bytes a thread at a time, by as many blocks as
+/// may stay beside other kernels.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ZerosParams {
+    /// Address of what is written, aligned to 16 bytes.
+    pub to: u64,
+    /// Number of 16 bytes.
+    pub n_chunks: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
