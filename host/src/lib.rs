@@ -462,10 +462,8 @@ pub mod xtr {
 /// ```
 pub mod projection {
     pub use crate::ops::projection::backward::{ProjectedGradients, ProjectionGradients};
-    pub use crate::ops::projection::training::{
-        DeviceProjectedGradients, PreparedProjectedTraining, ProjectedAddresses,
-    };
-    pub use crate::ops::projection::{Projection, prepared::PreparedProjected};
+    pub use crate::ops::projection::prepared::PreparedProjected;
+    pub use crate::ops::projection::{Projection, training::*};
 }
 
 /// Calls in stream order: prepared once, then enqueued on a [`Stream`](stream::Stream) or captured

@@ -98,6 +98,10 @@ type Device<'a> = &'a Arc<CudaDevice>;
 mod chamfer;
 pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
 
+#[path = "backward/absent.rs"]
+mod projection;
+pub(crate) use projection::{CudaProjectedBackward, CudaProjectionSums, CudaSlices};
+
 #[path = "search/absent.rs"]
 mod search;
 pub(crate) use search::{CudaSearch, CudaTerms};
@@ -132,27 +136,6 @@ absent! {
         ) -> Result<()>;
         fn search_stream(&self, call: &StreamCall<'_>) -> Result<StreamFound>;
         fn xtr(&self, call: &XtrCall<'_, ForwardPlan>) -> Result<XtrFound>;
-    }
-    CudaProjectionSums {
-        fn new(device: Device<'_>, weight: &Arc<CudaTokens>, bias: Option<&Arc<CudaTokens>>,
-            element: ElementType, normalize: bool) -> Result<CudaProjectionSums>;
-        fn add(self: &mut CudaProjectionSums, states: &CudaTokens, of_tokens: &[f32],
-            of_hidden: &mut [f32]) -> Result<()>;
-        fn into_gradients(self: CudaProjectionSums) -> Result<(Vec<f32>, Vec<f32>)>;
-    }
-    CudaSlices {
-        fn new(device: Device<'_>, hidden: &Arc<CudaTokens>, calls: &[SliceCall<'_>],
-            options: &ScoreOptions) -> Result<CudaSlices>;
-        fn score(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Scores>>;
-        fn score_values(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Vec<f32>>>;
-        fn winners(&self) -> Vec<(u64, usize)>;
-    }
-    CudaProjectedBackward {
-        fn new(device: Device<'_>, hidden: &Arc<CudaTokens>, projection: &ProjectionCall<'_>,
-            calls: &[SlotsCall<'_>], numbers: [usize; 2])
-            -> Result<CudaProjectedBackward>;
-        fn run(self: &mut CudaProjectedBackward, queries: &CudaTokens,
-            grad_scores: &CudaGradScores, to: [&CudaGradients; 2]) -> Result<()>;
     }
     CudaStream {
         fn new(device: Device<'_>) -> Result<CudaStream>;

@@ -168,9 +168,9 @@ def from_hidden(
     f16, bf16 and f32, all tensors of one type, are the library's own on the CPU and on CUDA
     devices, where the host waits for scores and for gradients: documents are projected and scored
     some at a time, and their tokens are never there all at once. Gradients on a CUDA device are of
-    the rows that some query token chose, which are projected again. f64, other devices, several types, rows that do not begin
-    at multiples of 16 bytes on a CUDA device, and what is traced, captured or refused by a device
-    is composed of `project` and `maxsim.maxsim`.
+    the rows that some query token chose, which are projected again. f64, other devices, several
+    types, rows that do not begin at multiples of 16 bytes on a CUDA device, and what is traced,
+    captured or refused by a device is composed of `project` and `maxsim.maxsim`.
 
     Raises ValueError for shapes or devices that disagree, TypeError for other element types.
     """

@@ -1,7 +1,9 @@
 //! Hidden states that are projected to tokens, and scored meanwhile.
 
 use maxsim::format::{Element, with_element};
-use maxsim::projection::{ProjectedAddresses, Projection, ProjectionGradients};
+use maxsim::projection::{
+    ProjectedAddresses, ProjectedStep, Projection, ProjectionGradients,
+};
 use maxsim::training::{GradientType, TrainingScores};
 use maxsim::{Device, Result};
 use pyo3::prelude::*;
@@ -167,10 +169,10 @@ pub fn projected_gradients(
                 weight,
                 bias,
             };
-            let (from, element) = ([from.0, from.1], GradientType::Tokens);
-            device.backward_projected_into(
-                queries, hidden, &projection, &pairing, from, to, element,
-            )
+            let (winners, grad_scores) = from;
+            let gradients = GradientType::Tokens;
+            let step = ProjectedStep { winners, grad_scores, to, gradients };
+            device.backward_projected_into(queries, hidden, &projection, &pairing, &step)
         })
     })
 }

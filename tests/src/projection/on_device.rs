@@ -1,8 +1,8 @@
-//! Gradients of projected documents that stay on a device: in both types of elements, in room of the
-//! library's and in memory of the caller, the same bits every time.
+//! Gradients of projected documents that stay on a device: in both types of elements, in room of
+//! the library's and in memory of the caller, the same bits every time.
 
 use maxsim::format::Element;
-use maxsim::projection::{ProjectedGradients, Projection};
+use maxsim::projection::{ProjectedGradients, ProjectedStep, Projection};
 use maxsim::training::GradientType;
 use maxsim::{Device, Error, Pairing, Tokens, TokensRef};
 
@@ -53,8 +53,9 @@ pub(super) fn gradients<T: Element>(
         let from = memory.each_ref().map(|memory| memory.access().base);
         // SAFETY: as above; there are the winners and gradients of all scores.
         unsafe {
-            let call = device
-                .backward_projected_into(queries, hidden, projection, pairing, from, to, element);
+            let [winners, grad_scores] = from;
+            let step = ProjectedStep { winners, grad_scores, to, gradients: element };
+            let call = device.backward_projected_into(queries, hidden, projection, pairing, &step);
             call.map_err(failed)?;
         }
         found.push(gradients.read().map_err(failed)?);

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use super::Projection;
 use super::projector::Projector;
 use super::training::{
-    DeviceProjectedGradients, PreparedProjectedTraining, ProjectedAddresses, Room,
+    DeviceProjectedGradients, PreparedProjectedTraining, ProjectedAddresses, ProjectedStep, Room,
 };
 use crate::cuda::{CudaDevice, CudaGradScores, CudaGradients};
 use crate::device::Device;
 use crate::device::tokens::TokensRef;
 use crate::error::{Error, Result};
 use crate::ops::backward::outputs::DeviceGradScores;
-use crate::ops::backward::prepared::GradientType;
 use crate::problem::Problem;
 use crate::problem::outputs::{GradientMatrix, Trust};
 use crate::problem::pairing::Pairing;
@@ -61,6 +60,29 @@ impl<T: Element> PreparedProjectedTraining<'_, T> {
     /// Gradients of scores in device memory of the caller: an f32 each. The driver is not asked
     /// about the memory.
     ///
+    /// ```no_run
+    /// use maxsim::Result;
+    /// use maxsim::projection::{PreparedProjectedTraining, ProjectedAddresses};
+    ///
+    /// /// Gradients of the last scores, from and to memory of another library.
+    /// ///
+    /// /// # Safety
+    /// /// There is an f32 for each score, and room.
+    /// unsafe fn backward(
+    ///     work: &mut PreparedProjectedTraining<'_, f32>,
+    ///     queries: &maxsim::DeviceTokens<f32>,
+    ///     grad_scores: u64,
+    ///     to: ProjectedAddresses,
+    /// ) -> Result<()> {
+    ///     // SAFETY: the caller's promise.
+    ///     let (grad_scores, mut to) = unsafe {
+    ///         let to = work.gradients_from_raw_unchecked(to)?;
+    ///         (work.grad_scores_from_raw_unchecked(grad_scores)?, to)
+    ///     };
+    ///     work.backward(queries, &grad_scores, &mut to)
+    /// }
+    /// ```
+    ///
     /// # Safety
     /// The memory must be of the device and long enough, and may not be written to while a call
     /// that was given this value runs.
@@ -84,12 +106,9 @@ impl Device {
     /// too; and waits for them. For callers that keep winners between scores and gradients;
     /// others have [`Device::prepare_projected_training`].
     ///
-    /// `winners` is the address of those of [`Device::score_projected`], an i32 each: a number that
-    /// is no row of its document is none. `grad_scores` is that of one f32 for each score.
-    ///
     /// ```no_run
     /// use maxsim::half::bf16;
-    /// use maxsim::projection::{ProjectedAddresses, Projection};
+    /// use maxsim::projection::{ProjectedAddresses, ProjectedStep, Projection};
     /// use maxsim::training::GradientType;
     /// use maxsim::{Device, DeviceTokens, Pairing, Result};
     ///
@@ -104,13 +123,9 @@ impl Device {
     ///     [winners, grad_scores]: [u64; 2],
     ///     to: ProjectedAddresses,
     /// ) -> Result<()> {
-    ///     let (cross, element) = (Pairing::cross(), GradientType::Tokens);
+    ///     let step = ProjectedStep { winners, grad_scores, to, gradients: GradientType::Tokens };
     ///     // SAFETY: the caller's promise.
-    ///     unsafe {
-    ///         device.backward_projected_into(
-    ///             queries, hidden, head, &cross, [winners, grad_scores], to, element,
-    ///         )
-    ///     }
+    ///     unsafe { device.backward_projected_into(queries, hidden, head, &Pairing::cross(), &step) }
     /// }
     /// ```
     ///
@@ -123,17 +138,15 @@ impl Device {
     /// Those of [`Device::score_projected`]; [`Error::Unsupported`] on the CPU; [`Error::Shape`]
     /// for an address of a gradient that there is not, and where one is missing;
     /// [`Error::ForeignPointer`] for addresses that are no multiples of the size of an element.
-    #[allow(clippy::too_many_arguments)] // a call's sides, its winners and where results go
     pub unsafe fn backward_projected_into<'a, T: Element>(
         &self,
         queries: impl Into<TokensRef<'a, T>>,
         hidden: impl Into<TokensRef<'a, T>>,
         projection: &Projection<'_, T>,
         pairing: &Pairing,
-        [winners, grad_scores]: [u64; 2],
-        to: ProjectedAddresses,
-        gradients: GradientType,
+        step: &ProjectedStep,
     ) -> Result<()> {
+        let &ProjectedStep { winners, grad_scores, to, gradients } = step;
         let (queries, hidden) = (queries.into(), hidden.into());
         let cuda = self.cuda_device("gradients of projections that stay on a device")?;
         queries.check_device("queries", self)?;

@@ -35,6 +35,15 @@ pub struct PreparedProjectedTraining<'a, T: Element> {
 
 /// Gradients of queries, and of what documents' tokens are made of, on a device: written by
 /// [`PreparedProjectedTraining::backward`]. Each is a matrix without gaps, row-major.
+///
+/// ```
+/// use maxsim::projection::DeviceProjectedGradients;
+///
+/// /// What the optimizer of another library reads: the gradients of weight and bias.
+/// fn of_layer(gradients: &DeviceProjectedGradients) -> (u64, Option<u64>) {
+///     (gradients.addresses().weight, gradients.addresses().bias)
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct DeviceProjectedGradients {
@@ -57,6 +66,20 @@ pub struct ProjectedAddresses {
     pub weight: u64,
     /// `[dim]`, of the bias, where there is one.
     pub bias: Option<u64>,
+}
+
+/// What [`Device::backward_projected_into`] is given in device memory, and where results go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProjectedStep {
+    /// Address of the winners of [`Device::score_projected`], an i32 each: a number that is no row
+    /// of its document is none.
+    pub winners: u64,
+    /// Address of a gradient of each score, f32.
+    pub grad_scores: u64,
+    /// Room for the gradients.
+    pub to: ProjectedAddresses,
+    /// Their type.
+    pub gradients: GradientType,
 }
 
 /// The gradients that a call has, as matrices without addresses.

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use half::f16;
-use maxsim::projection::{ProjectedAddresses, Projection};
+use maxsim::projection::{ProjectedAddresses, ProjectedStep, Projection};
 use maxsim::training::GradientType;
 use maxsim::{Device, DeviceTokens, Error, Pairing, ScoreOptions, Tokens};
 
@@ -142,8 +142,13 @@ fn addresses_of_gradients_are_checked() {
         assert!(matches!(odd, Err(Error::ForeignPointer { .. })), "{odd:?}");
         // SAFETY: it is refused.
         let odd = unsafe {
-            let from = [room.weight + 2, room.weight];
-            device.backward_projected_into(&queries, &hidden, &head, &cross, from, room, element)
+            let step = ProjectedStep {
+                winners: room.weight + 2,
+                grad_scores: room.weight,
+                to: room,
+                gradients: element,
+            };
+            device.backward_projected_into(&queries, &hidden, &head, &cross, &step)
         };
         assert!(matches!(odd, Err(Error::ForeignPointer { .. })), "{odd:?}");
         let cpu = Device::cpu();

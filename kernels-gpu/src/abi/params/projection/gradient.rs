@@ -59,8 +59,8 @@ pub struct ProductParams {
 }
 
 /// Parameters of `maxsim_projection_gather`: row i is a copy of row `rows[i]`, or zeros where that
-/// is [`NO_ROW`]. A thread has 16 bytes. Rows of both matrices are aligned to 16 bytes; behind each there are zeros up to the next
-/// such boundary.
+/// is [`NO_ROW`]. A thread has 16 bytes. Rows of both matrices are aligned to 16 bytes; behind each
+/// there are zeros up to the next such boundary.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GatherRowsParams {
@@ -190,8 +190,8 @@ pub struct SumPartsParams {
     pub n_parts: u32,
 }
 
-/// Parameters of `maxsim_projection_zeros`: zeros, 16 bytes a thread at a time, by as many blocks as
-/// may stay beside other kernels.
+/// Parameters of `maxsim_projection_zeros`: zeros, 16 bytes a thread at a time, by as many blocks
+/// as may stay beside other kernels.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ZerosParams {

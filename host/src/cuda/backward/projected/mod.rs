@@ -1,56 +1,47 @@
 //! Gradients of projected documents that stay on a device, of rows that it alone knows: those that
 //! some query token chose.
 //!
-//! A document has a slot for each winner, or for each row where those are fewer, so that all work is
-//! known before any winner is. One kernel puts chosen rows in slots and counts winners among them;
+//! A document has a slot for each winner, or for each row where those are fewer, so that all work
+//! is known before any winner is. One kernel puts chosen rows in slots and counts winners among them;
 //! slots are then a matrix of documents, projected again, with the gradients that there are of any
 //! documents. Slots without a row, or whose token's gradient is 0 throughout, hold zeros and store
 //! nothing.
 //!
 //! The gradient of hidden states is zeros but for chosen rows. They are written by a stream beside
 //! the one that computes, which waits for them before it stores rows. It begins behind the
-//! projection, whose CTAs leave no registers for another kernel's; and by a kernel of one CTA a
-//! multiprocessor, which leaves room for others.
+//! projection, whose CTAs take all registers, with a kernel of one CTA a multiprocessor, beside which
+//! there is room for others.
+
+mod group;
+mod memory;
 
 use std::sync::Arc;
 
 use maxsim_kernels::abi::params::projection::gradient::{
-    ActiveParams, CHOOSE_ROWS_MAX, ChooseParams, ChosenDocument, ChosenPair, GatherRowsParams,
-    SumPartsParams, THREADS, ZerosParams, choose_shared_bytes, words,
+    ActiveParams, ChooseParams, GatherRowsParams, SumPartsParams, THREADS, ZerosParams,
+    choose_shared_bytes,
 };
 use maxsim_kernels::table::auxiliary::{
     PROJECTION_ACTIVE, PROJECTION_CHOOSE, PROJECTION_GATHER, PROJECTION_SUM, PROJECTION_ZEROS,
 };
 
-use super::CudaBackward;
+use self::group::{Group, pitch};
+use self::memory::{Addresses, Divided, Memory};
 use super::projection::{HiddenGradient, Layer};
 use crate::cuda::buffers::gradients::{CudaGradScores, CudaGradients, output};
-use crate::cuda::buffers::outputs::CudaOutputs;
 use crate::cuda::buffers::tokens::CudaTokens;
 use crate::cuda::calls::{BackwardCall, ProjectionCall, SlotsCall};
 use crate::cuda::driver::context::{CudaDevice, Entered};
 use crate::cuda::driver::event::CudaEvent;
 use crate::cuda::driver::launch::start;
-use crate::cuda::driver::memory::{Buffer, fill};
+use crate::cuda::driver::memory::fill;
 use crate::cuda::driver::module::Kernel;
-use crate::cuda::driver::staging::upload_lists;
 use crate::cuda::driver::stream::CudaStream;
-use crate::cuda::forward::projection::{Projecting, check_rows};
+use crate::cuda::forward::projection::check_rows;
 use crate::error::Result;
-use crate::plan::backward::{BackwardKind, Gathered};
 use crate::plan::limits::Access;
-use crate::problem::options::ScoreOptions;
-use crate::problem::outputs::{GradientMatrix, OutputAddresses, OutputShape, Trust};
-use crate::runtime::swap::lock;
+use crate::problem::outputs::GradientMatrix;
 use crate::tokens::element::ElementType;
-use crate::tokens::format::TokenFormat;
-use crate::tokens::layout::TokenLayout;
-
-/// Alignment of what lies in the memory of a work.
-const ALIGN: u64 = 256;
-
-/// Most bytes of the memory of a work that a device keeps for the next one.
-const KEPT_BYTES_MAX: u64 = 256 << 20;
 
 /// Gradients of projected documents made ready, with their lists and memory.
 #[derive(Debug)]
@@ -74,87 +65,6 @@ struct Kernels {
     active: Kernel<ActiveParams>,
     sum: Kernel<SumPartsParams>,
     zeros: Kernel<ZerosParams>,
-}
-
-/// Addresses in the memory of a work.
-#[derive(Clone, Copy, Debug)]
-struct Addresses {
-    /// The row of each slot.
-    rows: u64,
-    /// Hidden states and tokens of slots.
-    states: u64,
-    tokens: u64,
-    /// Gradients of tokens, and u and r where these are normalised.
-    gradients: u64,
-    projected: u64,
-    norms: u64,
-    winners: u64,
-    grad_scores: u64,
-    /// Sums of the queries' gradient and of that of their weights.
-    queries: u64,
-    query_weights: u64,
-    /// Parts of ∂W and of ∂b.
-    parts: u64,
-    bias_parts: u64,
-}
-
-/// Documents whose slots are multiplied together.
-#[derive(Debug)]
-struct Group {
-    choose: ChooseParams,
-    n_documents: u32,
-    states: Arc<CudaTokens>,
-    projecting: Projecting,
-    backward: CudaBackward,
-    outputs: CudaOutputs,
-    grad_scores: CudaGradScores,
-    gradients: CudaGradients,
-    /// The documents and pairs that `choose` reads.
-    _lists: Buffer,
-}
-
-/// Memory that the device keeps for the next work.
-#[derive(Debug)]
-struct Memory(Option<Buffer>);
-
-impl Memory {
-    fn new(device: &Arc<CudaDevice>, len_bytes: u64) -> Result<Memory> {
-        let fits = |idle: &mut Buffer| {
-            (len_bytes..=len_bytes.saturating_mul(2)).contains(&idle.len_bytes())
-        };
-        let idle = lock(&device.idle_slots).take_if(fits);
-        let buffer = idle.map_or_else(|| Buffer::new(device, len_bytes), Ok)?;
-        Ok(Memory(Some(buffer)))
-    }
-
-    fn address(&self) -> u64 {
-        self.0.as_ref().map_or(0, Buffer::address)
-    }
-}
-
-impl Drop for Memory {
-    /// Calls wait for what they enqueue: nothing uses the memory any more.
-    fn drop(&mut self) {
-        let own = self.0.take().filter(|own| (1..=KEPT_BYTES_MAX).contains(&own.len_bytes()));
-        let Some(own) = own else { return };
-        let device = own.device().clone();
-        let before = lock(&device.idle_slots).replace(own);
-        // Outside the lock.
-        drop(before);
-    }
-}
-
-/// Divides memory.
-#[derive(Debug, Default)]
-struct Divided(u64);
-
-impl Divided {
-    /// The offset of the next `len_bytes` bytes.
-    fn next(&mut self, len_bytes: u64) -> u64 {
-        let start = self.0;
-        self.0 = (start + len_bytes).next_multiple_of(ALIGN);
-        start
-    }
 }
 
 impl CudaProjectedBackward {
@@ -440,120 +350,4 @@ impl CudaProjectedBackward {
             grid => unsafe { start(entered, stream.raw(), &self.kernels.sum, grid, 0, &params) },
         }
     }
-}
-
-impl Addresses {
-    /// Makes addresses of offsets.
-    fn place(&mut self, base: u64) {
-        let Addresses { rows, states, tokens, gradients, projected, norms, .. } = self;
-        for offset in [rows, states, tokens, gradients, projected, norms] {
-            *offset += base;
-        }
-        let Addresses { winners, grad_scores, queries, query_weights, parts, bias_parts, .. } =
-            self;
-        for offset in [winners, grad_scores, queries, query_weights, parts, bias_parts] {
-            *offset += base;
-        }
-    }
-}
-
-impl Group {
-    fn new(
-        device: &Arc<CudaDevice>,
-        projection: &ProjectionCall<'_>,
-        call: &SlotsCall<'_>,
-        at: &Addresses,
-        [n_hidden, n_weights]: [usize; 2],
-    ) -> Result<Group> {
-        let SlotsCall { problem, n_slots, documents, pairs } = call;
-        let (element, dim) = (projection.element, problem.dim());
-        let documents_words: Vec<_> = documents.iter().map(document_words).collect();
-        let pairs_words: Vec<_> = pairs.iter().map(pair_words).collect();
-        let all: [&[u8]; 2] =
-            [bytemuck::cast_slice(&pairs_words), bytemuck::cast_slice(&documents_words)];
-        let (lists, [pairs_at, documents_at]) = upload_lists(device, all)?;
-        let listed = documents.iter().filter(|document| document.n_slots < document.n_rows);
-        let longest = listed.map(|document| document.n_rows).max().unwrap_or(0);
-        debug_assert!(longest <= CHOOSE_ROWS_MAX);
-        let options = ScoreOptions::default().winners(true);
-        let shape = OutputShape::new(problem, &options);
-        let choose = ChooseParams {
-            documents: documents_at,
-            pairs: pairs_at,
-            grad_scores: 0,
-            to_grad_scores: at.grad_scores,
-            to_winners: at.winners,
-            rows: at.rows,
-            winner_bytes: shape.winner_bytes as u32,
-            n_words: words(longest),
-        };
-        let layout = TokenLayout::padded(1, *n_slots, n_hidden)?;
-        let access = Access {
-            base: at.states,
-            pitch_bytes: pitch(n_hidden as u64, element),
-            n_centroids: 0,
-        };
-        let states = CudaTokens::new(device, element, &layout, access, 0, Vec::new())?;
-        let states = Arc::new(states);
-        let slots =
-            ProjectionCall { rows: 0..*n_slots, layout: problem.documents(), ..projection.clone() };
-        let kind = BackwardKind {
-            gradient: ElementType::F32,
-            is_atomic: false,
-            normalizes: false,
-            angular: false,
-            weighted: n_weights > 0,
-            documents: Gathered::Elements,
-            sides: [true; 2],
-        };
-        let matrix =
-            |address, rows, dim| GradientMatrix { address, element: ElementType::F32, rows, dim };
-        let queries = problem.queries().rows();
-        let parts = [
-            matrix(at.queries, queries, dim),
-            matrix(at.gradients, *n_slots, dim),
-            matrix(at.query_weights, n_weights, 1),
-        ];
-        let winners = OutputAddresses { scores: 0, winners: at.winners, token_scores: 0 };
-        let n_scores = problem.shape().n_scores();
-        // SAFETY: the memory is the work's, which is used by one stream after the other, and is as
-        // long as the calls' longest.
-        unsafe {
-            let trust = Trust::Unchecked;
-            Ok(Group {
-                choose,
-                n_documents: documents.len() as u32,
-                projecting: Projecting::new(device, &states, &slots, at.tokens)?,
-                states,
-                backward: CudaBackward::new(device, problem, element, kind, &shape)?,
-                outputs: CudaOutputs::from_raw_parts(device, &shape, winners, trust)?,
-                grad_scores: CudaGradScores::from_raw_parts(
-                    device,
-                    at.grad_scores,
-                    n_scores,
-                    trust,
-                )?,
-                gradients: CudaGradients::from_raw_parts(device, parts, trust)?,
-                _lists: lists,
-            })
-        }
-    }
-}
-
-/// Bytes from a row of `n` elements to the next.
-fn pitch(n: u64, element: ElementType) -> u64 {
-    Access::uploaded(n as usize, TokenFormat::from(element)).pitch_bytes
-}
-
-/// A document as the device reads it.
-fn document_words(document: &ChosenDocument) -> [u32; 6] {
-    let ChosenDocument { first_row, n_rows, slot, n_slots, first_pair, n_pairs } = *document;
-    [first_row, n_rows, slot, n_slots, first_pair, n_pairs]
-}
-
-/// A pair as the device reads it.
-fn pair_words(pair: &ChosenPair) -> [u64; 4] {
-    let ChosenPair { winners, to, score, to_score, n_tokens, winner_bytes } = *pair;
-    let both = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-    [winners, to, both(score, to_score), both(n_tokens, winner_bytes)]
 }
