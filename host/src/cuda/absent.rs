@@ -99,8 +99,8 @@ mod chamfer;
 pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
 
 #[path = "backward/absent.rs"]
-mod projection;
-pub(crate) use projection::{CudaProjectedBackward, CudaProjectionSums, CudaSlices};
+mod backward;
+pub(crate) use backward::{CudaProjectedBackward, CudaProjectionSums, CudaSlices};
 
 #[path = "search/absent.rs"]
 mod search;

@@ -123,9 +123,10 @@ impl Device {
     ///     [winners, grad_scores]: [u64; 2],
     ///     to: ProjectedAddresses,
     /// ) -> Result<()> {
-    ///     let step = ProjectedStep { winners, grad_scores, to, gradients: GradientType::Tokens };
+    ///     let (cross, gradients) = (Pairing::cross(), GradientType::Tokens);
+    ///     let step = ProjectedStep { winners, grad_scores, to, gradients };
     ///     // SAFETY: the caller's promise.
-    ///     unsafe { device.backward_projected_into(queries, hidden, head, &Pairing::cross(), &step) }
+    ///     unsafe { device.backward_projected_into(queries, hidden, head, &cross, &step) }
     /// }
     /// ```
     ///

@@ -2,15 +2,15 @@
 //! some query token chose.
 //!
 //! A document has a slot for each winner, or for each row where those are fewer, so that all work
-//! is known before any winner is. One kernel puts chosen rows in slots and counts winners among them;
-//! slots are then a matrix of documents, projected again, with the gradients that there are of any
-//! documents. Slots without a row, or whose token's gradient is 0 throughout, hold zeros and store
-//! nothing.
+//! is known before any winner is. One kernel puts chosen rows in slots and counts winners among
+//! them; slots are then a matrix of documents, projected again, with the gradients that there are
+//! of any documents. Slots without a row, or whose token's gradient is 0 throughout, hold zeros and
+//! store nothing.
 //!
 //! The gradient of hidden states is zeros but for chosen rows. They are written by a stream beside
 //! the one that computes, which waits for them before it stores rows. It begins behind the
-//! projection, whose CTAs take all registers, with a kernel of one CTA a multiprocessor, beside which
-//! there is room for others.
+//! projection, whose CTAs take all registers, with a kernel of one CTA a multiprocessor, beside
+//! which there is room for others.
 
 mod group;
 mod memory;
