@@ -9,11 +9,12 @@
 //! Tiling: a CTA has 128 × 64 results, each of its eight warps 32 × 32.
 //!
 //! Pipeline:
-//!  1. Each thread loads its numbers of the next eight k into registers.
+//!  1. Each thread loads its numbers of the next sixteen k into registers.
 //!  2. It stores those to one of two stages of shared memory; one barrier.
 //!  3. It multiplies a stage, while loads of the next numbers are in flight.
 //!
-//! Budget: 32 accumulators of 128 registers, 13 KB of shared memory.
+//! Budget: 32 accumulators of 128 registers, 25 KB of shared memory. With stages of eight k a CTA
+//! waits for the second-level cache twice as often.
 
 use crate::abi::params::projection::gradient::*;
 use crate::primitives::row_vector::VectorElement;
@@ -49,8 +50,8 @@ type Sums = [[f32; 4]; 8];
 /// The numbers that a thread brings for a stage.
 #[derive(Clone, Copy)]
 struct Numbers {
-    a: [f32; 4],
-    b: [f32; 2],
+    a: [f32; 8],
+    b: [f32; 4],
 }
 
 /// Multiplies a tile of one part.
@@ -59,7 +60,7 @@ struct Numbers {
 /// `params` must describe matrices as [`ProductParams`] says; all threads of the block.
 #[inline(always)]
 pub unsafe fn product<T: Projected>(params: &ProductParams) {
-    const { assert!(A_LOADS == 4 && B_LOADS == 2) };
+    const { assert!(A_LOADS == 8 && B_LOADS == 4) };
     let thread = thread_idx_x();
     let tiles_n = params.n.div_ceil(TILE_N as u32);
     let n_tiles = tiles_n * params.m.div_ceil(TILE_M as u32);
@@ -78,19 +79,26 @@ pub unsafe fn product<T: Projected>(params: &ProductParams) {
     unsafe {
         let mut k = part * params.k_of_part;
         let mut stage = 0;
-        let mut next = place.load::<T>(k);
+        let mut from = place.from::<T>(k);
+        let mut next = place.load::<T>(&mut from, k);
         let mut sums: Sums = core::mem::zeroed();
         while k < place.k_end {
             place.store(stage, next);
             // Behind the barrier the stage is there, and the other one free.
             sync_threads();
             k += TILE_K as u32;
-            next = place.load::<T>(k);
+            next = place.load::<T>(&mut from, k);
             place.multiply::<T>(stage, &mut sums);
             stage ^= 1;
         }
         place.finish::<T>(&sums, part);
     }
+}
+
+/// Addresses of a thread's first numbers of a stage.
+struct From {
+    a: u64,
+    b: u64,
 }
 
 /// Position of a thread.
@@ -126,38 +134,69 @@ impl Place<'_> {
         (self.thread % N, self.thread / N + THREADS as u32 / N * i)
     }
 
-    /// Loads the thread's numbers of a stage whose first k is `k`; zeros where there are none.
+    /// Where the thread's first numbers of the stage from `k` on are.
+    #[inline(always)]
+    fn from<T: VectorElement>(&self, k: u32) -> From {
+        let params = self.params;
+        let (row, of_k) = self.of_a(0);
+        let index = u64::from(self.m + row) * u64::from(params.a_row)
+            + u64::from(k + of_k) * u64::from(params.a_column);
+        let (column, of_k) = self.of_b(0);
+        let in_row = u64::from(self.n + column) * T::BYTES as u64;
+        From {
+            a: params.a + index * 4,
+            b: params.b + u64::from(k + of_k) * params.b_pitch + in_row,
+        }
+    }
+
+    /// Loads the thread's numbers of a stage whose first k is `k`; zeros where there are none. Then
+    /// `from` is of the next stage.
     ///
     /// # Safety
     /// As [`product`].
     #[inline(always)]
-    unsafe fn load<T: VectorElement>(&self, k: u32) -> Numbers {
+    #[expect(unused_assignments, reason = "the last step is written like the others")]
+    unsafe fn load<T: VectorElement>(&self, from: &mut From, k: u32) -> Numbers {
         let params = self.params;
-        let mut numbers = Numbers { a: [0.0; 4], b: [0.0; 2] };
+        let mut numbers = Numbers { a: [0.0; 8], b: [0.0; 4] };
+        // The numbers that are there are the first ones.
+        let ([row, a_k], [row_step, k_step]) = {
+            let ((row, k), (next_row, next_k)) = (self.of_a(0), self.of_a(1));
+            ([row, k], [next_row - row, next_k - k])
+        };
+        let rows = params.m.saturating_sub(self.m + row);
+        let left = self.k_end.saturating_sub(k + a_k);
+        let n_a = match row_step {
+            0 if rows > 0 => left.div_ceil(THREADS as u32 / TILE_M as u32),
+            0 => 0,
+            _ if left > 0 => rows.div_ceil((THREADS / TILE_K) as u32),
+            _ => 0,
+        };
+        let (column, b_k) = self.of_b(0);
+        let left = self.k_end.saturating_sub(k + b_k);
+        let is_column = self.n + column < params.n;
+        let n_b = if is_column { left.div_ceil((THREADS / TILE_N) as u32) } else { 0 };
         // SAFETY: the caller's promise: what is not there is not read.
         unsafe {
-            unroll!(I in 0..4 => {
-                let (row, of_k) = self.of_a(I as u32);
-                let (row, k) = (self.m + row, k + of_k);
-                let is_there = u32::from(row < params.m && k < self.k_end);
-                let index = u64::from(row) * u64::from(params.a_row)
-                    + u64::from(k) * u64::from(params.a_column);
-                numbers.a[I] = f32::from_bits(load_u32_if(params.a + index * 4, is_there));
+            let step = u64::from(row_step * params.a_row + k_step * params.a_column) * 4;
+            let mut at = from.a;
+            unroll!(I in 0..8 => {
+                numbers.a[I] = f32::from_bits(load_u32_if(at, u32::from(n_a > I as u32)));
+                at += step;
             });
-            unroll!(I in 0..2 => {
-                let (column, of_k) = self.of_b(I as u32);
-                let (column, k) = (self.n + column, k + of_k);
-                let is_there = u32::from(column < params.n && k < self.k_end);
-                let address = params.b
-                    + u64::from(k) * params.b_pitch
-                    + u64::from(column) * T::BYTES as u64;
+            let mut at = from.b;
+            unroll!(I in 0..4 => {
+                let is_there = u32::from(n_b > I as u32);
                 let word = match T::BYTES {
-                    4 => load_u32_if(address, is_there),
-                    _ => load_u16_if(address, is_there),
+                    4 => load_u32_if(at, is_there),
+                    _ => load_u16_if(at, is_there),
                 };
                 numbers.b[I] = T::widen([word, 0, 0, 0])[0];
+                at += (THREADS / TILE_N) as u64 * params.b_pitch;
             });
         }
+        from.a += TILE_K as u64 * u64::from(params.a_column) * 4;
+        from.b += TILE_K as u64 * params.b_pitch;
         numbers
     }
 
@@ -181,11 +220,11 @@ impl Place<'_> {
     unsafe fn store(&self, stage: u32, numbers: Numbers) {
         // SAFETY: the caller's promise; each number is one thread's.
         unsafe {
-            unroll!(I in 0..4 => {
+            unroll!(I in 0..8 => {
                 let (row, k) = self.of_a(I as u32);
                 store_shared_f32(self.a(stage, k, row), numbers.a[I]);
             });
-            unroll!(I in 0..2 => {
+            unroll!(I in 0..4 => {
                 let (column, k) = self.of_b(I as u32);
                 store_shared_f32(self.b(stage, k, column), numbers.b[I]);
             });
@@ -199,8 +238,9 @@ impl Place<'_> {
         (warp % WARPS_M * WARP_M, warp / WARPS_M * WARP_N)
     }
 
-    /// Adds the products of a stage. A fragment has k in another order, the same in A and B: lane l
-    /// has k = 2 (l % 4) and the next.
+    /// Adds the products of a stage, in two steps of eight k. Fragments have these in another order,
+    /// the same in A and B: lane l has k = 4 (l % 4) and the next in the first step, and the two
+    /// behind them in the second.
     ///
     /// # Safety
     /// The stage must be there for all threads, of whole warps.
@@ -208,37 +248,38 @@ impl Place<'_> {
     unsafe fn multiply<T: VectorElement>(&self, stage: u32, sums: &mut Sums) {
         let (row, column) = self.of_warp();
         let lane = self.thread % 32;
-        let (k, own) = (2 * (lane % 4), lane / 4);
+        let (k, own) = (4 * (lane % 4), lane / 4);
         let a = self.a(stage, k, row + own);
         let b = self.b(stage, k, column + own);
         // SAFETY: the caller's promise.
         unsafe {
-            let (mut of_b, mut rest_of_b) = ([[0u32; 2]; 4], [[0u32; 2]; 4]);
-            unroll!(J in 0..4 => {
-                unroll!(H in 0..2 => {
-                    let at = b + 4 * (8 * J as u32 + B_PITCH as u32 * H as u32);
-                    let x = load_shared_u32(at);
-                    (of_b[J][H], rest_of_b[J][H]) = match T::BYTES {
-                        4 => split(x),
-                        // Elements of two bytes are TF32 as they are.
-                        _ => (x, 0),
-                    };
-                });
-            });
-            unroll!(I in 0..2 => {
-                let (mut first, mut rest) = ([0u32; 4], [0u32; 4]);
-                unroll!(F in 0..4 => {
-                    let (below, next) = (8 * (F as u32 % 2), A_PITCH as u32 * (F as u32 / 2));
-                    let x = load_shared_u32(a + 4 * (16 * I as u32 + below + next));
-                    (first[F], rest[F]) = split(x);
-                });
+            unroll!(S in 0..2 => {
+                let (mut of_b, mut rest_of_b) = ([[0u32; 2]; 4], [[0u32; 2]; 4]);
                 unroll!(J in 0..4 => {
-                    let sum = &mut sums[4 * I + J];
-                    *sum = mma_tf32(*sum, rest, of_b[J]);
-                    if T::BYTES == 4 {
-                        *sum = mma_tf32(*sum, first, rest_of_b[J]);
-                    }
-                    *sum = mma_tf32(*sum, first, of_b[J]);
+                    unroll!(H in 0..2 => {
+                        let at = b + 4 * (8 * J + B_PITCH * (2 * S + H)) as u32;
+                        let x = load_shared_u32(at);
+                        (of_b[J][H], rest_of_b[J][H]) = match T::BYTES {
+                            4 => split(x),
+                            // Elements of two bytes are TF32 as they are.
+                            _ => (x, 0),
+                        };
+                    });
+                });
+                unroll!(I in 0..2 => {
+                    let (mut first, mut rest) = ([0u32; 4], [0u32; 4]);
+                    unroll!(F in 0..4 => {
+                        let at = 16 * I + 8 * (F % 2) + A_PITCH * (2 * S + F / 2);
+                        (first[F], rest[F]) = split(load_shared_u32(a + 4 * at as u32));
+                    });
+                    unroll!(J in 0..4 => {
+                        let sum = &mut sums[4 * I + J];
+                        *sum = mma_tf32(*sum, rest, of_b[J]);
+                        if T::BYTES == 4 {
+                            *sum = mma_tf32(*sum, first, rest_of_b[J]);
+                        }
+                        *sum = mma_tf32(*sum, first, of_b[J]);
+                    });
                 });
             });
         }

@@ -32,9 +32,11 @@ use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::TokenFormat;
 use crate::tokens::layout::TokenLayout;
 
-/// Parts of the sums over rows, at most: for the gradient of a weight of 768 × 128 as many CTAs as
-/// a device runs at once.
+/// Parts of the sums over rows, at most.
 const PARTS_MAX: u64 = 32;
+
+/// CTAs of the product kernel that a multiprocessor runs at once.
+const RESIDENT: usize = 2;
 
 /// Bytes of all parts, if it is more than one.
 const PARTS_BYTES_MAX: u64 = 64 << 20;
@@ -244,7 +246,11 @@ impl Layer {
         check_rows("weight", weight)?;
         let (dim, hidden) = (weight.n_rows(), weight.rows().dim as usize);
         let part_bytes = dim as u64 * hidden as u64 * 4;
-        let n_parts = (PARTS_BYTES_MAX / part_bytes.max(1)).clamp(1, PARTS_MAX);
+        // As many CTAs as the device runs at once: a few more would take twice as long.
+        let n_tiles = dim.div_ceil(TILE_M) * hidden.div_ceil(TILE_N);
+        let n_resident = RESIDENT * device.limits().n_multiprocessors;
+        let n_parts = (n_resident / n_tiles.max(1)) as u64;
+        let n_parts = n_parts.min(PARTS_BYTES_MAX / part_bytes.max(1)).clamp(1, PARTS_MAX);
         Ok(Layer {
             weight: weight.clone(),
             bias: bias.cloned(),
