@@ -273,7 +273,7 @@ pub unsafe fn active(params: &ActiveParams) {
 #[inline(always)]
 pub unsafe fn sum(params: &SumPartsParams) {
     let index = u64::from(block_idx_x()) * THREADS as u64 + u64::from(thread_idx_x());
-    if index >= u64::from(params.n) {
+    if index >= params.n {
         return;
     }
     // SAFETY: the caller's promise; there is a part.
@@ -283,7 +283,7 @@ pub unsafe fn sum(params: &SumPartsParams) {
         let mut address = params.parts + index * 4;
         while part < params.n_parts {
             sum += read_f32(address);
-            address += u64::from(params.n) * 4;
+            address += params.n * 4;
             part += 1;
         }
         store_element(&params.out, index, sum);

@@ -341,10 +341,10 @@ impl CudaProjectedBackward {
         n_parts: u32,
         to: GradientMatrix,
     ) -> Result<()> {
-        let n = (to.rows * to.dim) as u32;
-        let out = output(to.address, to.element, n as usize, false);
-        let params = SumPartsParams { out, parts, n, n_parts };
-        match n.div_ceil(THREADS as u32) {
+        let n = to.rows as u64 * to.dim as u64;
+        let out = output(to.address, to.element, to.dim, false);
+        let params = SumPartsParams { out, parts, n, n_parts, reserved: 0 };
+        match n.div_ceil(THREADS as u64) as u32 {
             0 => Ok(()),
             // SAFETY: the caller's promise; there is a thread for each number.
             grid => unsafe { start(entered, stream.raw(), &self.kernels.sum, grid, 0, &params) },

@@ -185,9 +185,11 @@ pub struct SumPartsParams {
     /// Address of the parts, f32, one behind the other.
     pub parts: u64,
     /// Numbers of a part.
-    pub n: u32,
+    pub n: u64,
     /// Number of parts.
     pub n_parts: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Parameters of `maxsim_projection_zeros`: zeros, 16 bytes a thread at a time, by as many blocks
@@ -212,7 +214,7 @@ mod tests {
         assert_eq!(size_of::<ChosenPair>(), 2 * 8 + 4 * 4);
         assert_eq!(size_of::<ChooseParams>(), 6 * 8 + 2 * 4);
         assert_eq!(size_of::<ActiveParams>(), 4 * 8 + 2 * 4);
-        assert_eq!(size_of::<SumPartsParams>(), size_of::<Output>() + 8 + 2 * 4);
+        assert_eq!(size_of::<SumPartsParams>(), size_of::<Output>() + 2 * 8 + 2 * 4);
         assert_eq!(size_of::<GatherRowsParams>(), 5 * 8 + 2 * 4);
     }
 }
