@@ -145,7 +145,7 @@ mod tests {
             n_pairs,
         };
         let expected =
-            [document(0, 0, 6, 0, 2), document(40, 6, 0, 2, 0), document(80, 6, 3, 2, 1)];
+            [document(0, 0, 6, 0, 2), document(40, 0, 0, 2, 0), document(80, 6, 3, 2, 1)];
         assert_eq!(call.documents, expected);
         let pair = |p: u32| ChosenPair {
             winners: 1000 * u64::from(p),
