@@ -238,9 +238,9 @@ impl Place<'_> {
         (warp % WARPS_M * WARP_M, warp / WARPS_M * WARP_N)
     }
 
-    /// Adds the products of a stage, in two steps of eight k. Fragments have these in another order,
-    /// the same in A and B: lane l has k = 4 (l % 4) and the next in the first step, and the two
-    /// behind them in the second.
+    /// Adds the products of a stage, in two steps of eight k. Fragments have these in another
+    /// order, the same in A and B: lane l has k = 4 (l % 4) and the next in the first step, and the
+    /// two behind them in the second.
     ///
     /// # Safety
     /// The stage must be there for all threads, of whole warps.

@@ -10,8 +10,8 @@ pub const TILE_M: usize = 128;
 pub const TILE_N: usize = 64;
 /// Products that a stage has for each of them.
 pub const TILE_K: usize = 16;
-/// Numbers from one k of A to the next in a stage: so that a warp that stores sixteen k of two rows,
-/// or loads every fourth of them of eight, meets no bank twice.
+/// Numbers from one k of A to the next in a stage: so that a warp that stores sixteen k of two
+/// rows, or loads every fourth of them of eight, meets no bank twice.
 pub const A_PITCH: usize = TILE_M + 2;
 /// Numbers from one k of B to the next in a stage.
 pub const B_PITCH: usize = TILE_N + 2;
