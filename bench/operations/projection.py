@@ -1,7 +1,9 @@
 """Scores of hidden states that are projected on the way, beside late-interaction-kernels' fused and
 unfused ways.
 
-Ours are whole calls, from Python until scores are there, and so are the others in their rows.
+Ours are whole calls, from Python until scores are there, and so are the others in their rows. A
+step's gradients are there then, too: on the device, in the element type, as autograd has them. Room
+for ours is made beforehand, and counts in megabytes.
 """
 
 import ours

@@ -462,7 +462,7 @@ pub mod xtr {
 /// ```
 pub mod projection {
     pub use crate::ops::projection::backward::{ProjectedGradients, ProjectionGradients};
-    pub use crate::ops::projection::{Projection, prepared::PreparedProjected};
+    pub use crate::ops::projection::{Projection, prepared::PreparedProjected, training::*};
 }
 
 /// Calls in stream order: prepared once, then enqueued on a [`Stream`](stream::Stream) or captured

@@ -38,6 +38,7 @@ __all__ = [
     "dequantize",
     "project",
     "project_backward",
+    "projected_gradients",
     "quantize",
     "rank",
     "run",
@@ -183,6 +184,9 @@ def project(
 ) -> None: ...
 def project_backward(
     place: _Place, hidden: _Numbers, head: _Numbers, grad: _Memory, to: _Numbers,
+) -> None: ...
+def projected_gradients(
+    place: _Place, sides: _Numbers, head: _Numbers, pairs: _Numbers, given: _Numbers, to: _Numbers,
 ) -> None: ...
 def quantize(
     n_threads: int, tokens: _Numbers, format: int, scale_kind: int, room: _Numbers,

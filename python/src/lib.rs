@@ -34,7 +34,9 @@ mod _maxsim {
     #[pymodule_export]
     use super::operations::chamfer::{Chamfer, CudaChamfer};
     #[pymodule_export]
-    use super::operations::projection::{Projected, project, project_backward, score_projected};
+    use super::operations::projection::{
+        Projected, project, project_backward, projected_gradients, score_projected,
+    };
     #[pymodule_export]
     use super::operations::xtr::{xtr, xtr_search};
     #[pymodule_export]

@@ -184,7 +184,8 @@ pub unsafe extern "C" fn maxsim_bench_projected(
     })
 }
 
-/// The call of [`maxsim_bench_projected`]; without gradients, made ready.
+/// The call of [`maxsim_bench_projected`], made ready; on the CPU with gradients it is a whole one.
+/// Gradients stay on the device, in the element type.
 fn projected<T: Element>(
     queries: &'static DeviceTokens<T>,
     hidden: &'static DeviceTokens<T>,
@@ -197,6 +198,24 @@ fn projected<T: Element>(
         let work = device.prepare_projected(queries, hidden, &projection, &cross, &options);
         let mut work = work.map_err(text)?;
         return Ok(Box::new(move || Ok(work.score(queries).map_err(text)?.values().to_vec())));
+    }
+    if device.ordinal().is_some() {
+        let work = device.prepare_projected_training(
+            queries,
+            hidden,
+            &projection,
+            &cross,
+            GradientType::Tokens,
+        );
+        let mut work = work.map_err(text)?;
+        let mut gradients = work.new_gradients().map_err(text)?;
+        let ones = vec![1.0; queries.layout().n_items() * hidden.layout().n_items()];
+        let ones = work.upload_grad_scores(&ones).map_err(text)?;
+        return Ok(Box::new(move || {
+            let values = work.score(queries).map_err(text)?;
+            work.backward(queries, &ones, &mut gradients).map_err(text)?;
+            Ok(values)
+        }));
     }
     Ok(Box::new(move || {
         let scores = device.score_projected_for_training(queries, hidden, &projection, &cross);

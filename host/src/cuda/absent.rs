@@ -33,7 +33,8 @@ use crate::tokens::scales::{ScaleType, Scales};
 
 pub(crate) use calls::{
     BackwardCall, ChamferGradCall, Kept, ProjectionCall, Reduction, ResidualCall, ResidualFound,
-    SearchCall, Selection, SliceCall, StreamCall, StreamFound, StreamedRows, XtrCall, XtrFound,
+    SearchCall, Selection, SliceCall, SlotsCall, StreamCall, StreamFound, StreamedRows, XtrCall,
+    XtrFound,
 };
 
 /// No CUDA device can be opened.
@@ -97,6 +98,10 @@ type Device<'a> = &'a Arc<CudaDevice>;
 mod chamfer;
 pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
 
+#[path = "backward/absent.rs"]
+mod backward;
+pub(crate) use backward::{CudaProjectedBackward, CudaProjectionSums, CudaSlices};
+
 #[path = "search/absent.rs"]
 mod search;
 pub(crate) use search::{CudaSearch, CudaTerms};
@@ -131,18 +136,6 @@ absent! {
         ) -> Result<()>;
         fn search_stream(&self, call: &StreamCall<'_>) -> Result<StreamFound>;
         fn xtr(&self, call: &XtrCall<'_, ForwardPlan>) -> Result<XtrFound>;
-    }
-    CudaProjectionSums {
-        fn new(device: Device<'_>, weight: &Arc<CudaTokens>, bias: Option<&Arc<CudaTokens>>,
-            element: ElementType, normalize: bool) -> Result<CudaProjectionSums>;
-        fn add(self: &mut CudaProjectionSums, states: &CudaTokens, of_tokens: &[f32],
-            of_hidden: &mut [f32]) -> Result<()>;
-        fn into_gradients(self: CudaProjectionSums) -> Result<(Vec<f32>, Vec<f32>)>;
-    }
-    CudaSlices {
-        fn new(device: Device<'_>, hidden: &Arc<CudaTokens>, calls: &[SliceCall<'_>],
-            options: &ScoreOptions) -> Result<CudaSlices>;
-        fn score(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Scores>>;
     }
     CudaStream {
         fn new(device: Device<'_>) -> Result<CudaStream>;

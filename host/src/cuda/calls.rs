@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use maxsim_kernels::abi::params::projection::gradient::{ChosenDocument, ChosenPair};
 use maxsim_kernels::abi::params::search::LinearFactors;
 
 use super::{CudaGradScores, CudaGradients, CudaOutputs, CudaTokens};
@@ -74,6 +75,17 @@ pub(crate) struct SliceCall<'a> {
     /// The number of the plan: that of the slice before where problem and kernel are the same, or
     /// else the next.
     pub plan: usize,
+}
+
+/// Documents whose chosen rows are multiplied together, where only a device knows them.
+pub(crate) struct SlotsCall<'a> {
+    /// The problem of slots: documents of as many rows as slots.
+    pub problem: Problem<'a>,
+    /// Number of slots.
+    pub n_slots: usize,
+    /// The documents, one behind the other, and their pairs.
+    pub documents: Vec<ChosenDocument>,
+    pub pairs: Vec<ChosenPair>,
 }
 
 /// Arguments of a call for the gradients of residual-compressed documents.

@@ -29,6 +29,7 @@ mod xtr;
 mod graph_tests;
 
 pub(crate) use backward::CudaBackward;
+pub(crate) use backward::projected::CudaProjectedBackward;
 pub(crate) use backward::projection::CudaProjectionSums;
 pub(crate) use buffers::gradients::{CudaGradScores, CudaGradients};
 pub(crate) use buffers::outputs::CudaOutputs;
@@ -37,7 +38,8 @@ pub(crate) use buffers::segments::write_segments;
 pub(crate) use buffers::tokens::CudaTokens;
 pub(crate) use calls::{
     BackwardCall, ChamferGradCall, Kept, ProjectionCall, Reduction, ResidualCall, ResidualFound,
-    SearchCall, Selection, SliceCall, StreamCall, StreamFound, StreamedRows, XtrCall, XtrFound,
+    SearchCall, Selection, SliceCall, SlotsCall, StreamCall, StreamFound, StreamedRows, XtrCall,
+    XtrFound,
 };
 pub(crate) use chamfer::{CudaChamfer, CudaChamferWork};
 pub(crate) use driver::context::{CudaDevice, n_devices, open};

@@ -99,6 +99,10 @@ macro_rules! run {
     (maxsim_projection_product_bf16) => { crate::projection::gradient::product::<row::Bf16> };
     (maxsim_projection_product_f32) => { crate::projection::gradient::product::<row::F32> };
     (maxsim_projection_gather) => { crate::projection::gradient::gather };
+    (maxsim_projection_choose) => { crate::projection::choose::choose };
+    (maxsim_projection_active) => { crate::projection::choose::active };
+    (maxsim_projection_zeros) => { crate::projection::choose::zeros };
+    (maxsim_projection_sum) => { crate::projection::choose::sum };
     (maxsim_xtr_collect_d128_f16) => { collect::collect::<collect::Tall<sm80::F16>> };
     (maxsim_xtr_collect_d128_bf16) => { collect::collect::<collect::Tall<sm80::Bf16>> };
     (maxsim_xtr_collect_wide_f16) => { collect::collect::<Wide<sm80::F16, AsTheyAre, 64>> };

@@ -2,6 +2,8 @@
 //! types, and how squares of tokens are scaled.
 
 #[cfg(maxsim_arch = "sm_80")]
+pub mod choose;
+#[cfg(maxsim_arch = "sm_80")]
 pub mod gradient;
 #[cfg(maxsim_arch = "sm_80")]
 pub mod sm80;
@@ -13,7 +15,7 @@ use crate::abi::params::projection::{OUTPUTS, ProjectionParams};
 use crate::primitives::row_vector::VectorElement;
 use crate::ptx::convert::{narrow_bf16, narrow_f16};
 use crate::ptx::element::{Bf16, F16, F32};
-use crate::ptx::global::{store_u32, store_u32x2};
+use crate::ptx::global::{store_u16, store_u32, store_u32x2};
 use crate::ptx::math::{max_nan, sqrt};
 
 /// What elements of u are multiplied by before they are squared, and what r is then: so that no
@@ -49,6 +51,12 @@ pub trait Projected: VectorElement {
     /// # Safety
     /// The token must have them, for this thread to write, aligned to both.
     unsafe fn store_pair(address: u64, pair: [f32; 2]);
+
+    /// Stores an element.
+    ///
+    /// # Safety
+    /// `address` must be that of an element, for this thread to write.
+    unsafe fn store_one(address: u64, x: f32);
 }
 
 /// An element type of two bytes.
@@ -75,19 +83,26 @@ impl Narrow for Bf16 {
 }
 
 macro_rules! projected {
-    ($($name:ident $store:ident |$a:ident, $b:ident| $words:expr;)*) => {$(
+    ($($name:ident $store:ident |$a:ident, $b:ident| $words:expr,
+        $store_one:ident |$x:ident| $word:expr;)*) => {$(
         impl Projected for $name {
             #[inline(always)]
             unsafe fn store_pair(address: u64, [$a, $b]: [f32; 2]) {
                 // SAFETY: the caller's promise.
                 unsafe { $store(address, $words) }
             }
+
+            #[inline(always)]
+            unsafe fn store_one(address: u64, $x: f32) {
+                // SAFETY: the caller's promise.
+                unsafe { $store_one(address, $word) }
+            }
         }
     )*};
 }
 
 projected! {
-    F16 store_u32 |a, b| narrow_f16(a, b);
-    Bf16 store_u32 |a, b| narrow_bf16(a, b);
-    F32 store_u32x2 |a, b| [a.to_bits(), b.to_bits()];
+    F16 store_u32 |a, b| narrow_f16(a, b), store_u16 |x| narrow_f16(x, 0.0);
+    Bf16 store_u32 |a, b| narrow_bf16(a, b), store_u16 |x| narrow_bf16(x, 0.0);
+    F32 store_u32x2 |a, b| [a.to_bits(), b.to_bits()], store_u32 |x| x.to_bits();
 }

@@ -67,6 +67,9 @@ mma! {
     mma_f16 = "m16n8k16" "f32.f16.f16.f32";
     /// `c + a · b` of a 16×16 and a 16×8 fragment of bf16.
     mma_bf16 = "m16n8k16" "f32.bf16.bf16.f32";
+    /// `c + a · b` of a 16×8 and an 8×8 fragment of TF32: f32 whose lowest 13 bits are 0.
+    #[cfg(maxsim_arch = "sm_80")]
+    mma_tf32 = "m16n8k8" "f32.tf32.tf32.f32";
     /// `c + a · b` of a 16×32 and a 32×8 fragment of whole numbers of one byte. `c` is the bits of
     /// whole numbers, too.
     mma_i8 = "m16n8k32" "s32.s8.s8.s32";

@@ -1,7 +1,7 @@
 """MaxSim of documents that are given as hidden states, and projected while they are scored.
 
-The library scores them some at a time, on the CPU with its own gradients. Those of a CUDA device
-come to the host: there documents are projected again by torch, for gradients alone.
+The library scores them some at a time, with its own gradients: on a CUDA device of the rows that
+the winners of the scores are, in memory of torch.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from .. import _maxsim
-from .._backends.torch import memory, pair_numbers, run_backward, some_memory
-from .._sides import CROSS, OWN, Options, Pairing, Result, Side
+from .._backends.torch import memory, pair_numbers, some_memory
+from .._sides import CROSS, OWN, Pairing, Result, Side
 from . import _calls, _native, _projection
 from ._native import described, room, there, waited
 from ._projection import head_of
@@ -93,7 +93,7 @@ class _Scored(torch.autograd.Function):
         q, d, asked, projected = ctx.of
         grad, needs = grad.float().resolve_neg().contiguous(), ctx.needs_input_grad[:4]
         if projected is None:
-            found = _composed_gradients(grad, winners, given, d.mask, asked, needs)
+            found = _gradients_there(grad, winners, given, (q, d), asked, needs)
         else:
             queries, hidden, weight, bias = given
             sides, kept = described(q._replace(data=queries), d._replace(data=hidden))
@@ -106,26 +106,24 @@ class _Scored(torch.autograd.Function):
         return (*found, None, None, None)
 
 
-def _composed_gradients(
-    grad: Tensor, winners: Tensor, given: Any, d_mask: Optional[Tensor], asked: Asked,
+def _gradients_there(
+    grad: Tensor, winners: Tensor, given: Any, of: Tuple[Side, Side], asked: Asked,
     needs: Tuple[bool, ...],
 ) -> list[Any]:
-    """Gradients that stay on a CUDA device: documents are projected once more."""
-    queries, *layer = given
-    with torch.enable_grad():
-        leaves: list[Any] = [None if x is None else x.detach().requires_grad_(need)
-                             for x, need in zip(layer, needs[1:])]
-        hidden = leaves[0]
-        if d_mask is not None:
-            hidden = hidden.masked_fill(~d_mask[..., None], 0.0)  # whatever masked rows hold
-        rows = _projection.project(hidden, *leaves[1:], normalize=asked.normalize)
-    options = Options(winners=True, max_q_len=queries.shape[1])
-    # A masked token has won nothing, so gradients do not need masks.
-    of_queries, of_rows = run_backward(grad, winners, Side(queries), Side(rows.detach()),
-                                       asked.pairing, options, (needs[0], any(needs[1:])))
-    wanted = [x for x, need in zip(leaves, needs[1:]) if need]
-    found = iter(torch.autograd.grad(rows, wanted, of_rows) if wanted else ())
-    return [of_queries, *(next(found) if need else None for need in needs[1:])]
+    """Gradients on a CUDA device, in the types of what they are of."""
+    queries, hidden, weight, bias = given
+    sides, kept = described(of[0]._replace(data=queries), of[1]._replace(data=hidden))
+    head, kept_head = head_of((weight, bias), asked.normalize)
+    # That of hidden states is large, and often not wanted.
+    left_out = (False, not needs[1], False, bias is None)
+    to: list[Any] = [None if out else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+                     for x, out in zip(given, left_out)]
+    winners = winners.contiguous()
+    numbers = tuple(None if x is None else x.data_ptr() for x in to)
+    waited(_maxsim.projected_gradients, queries, sides, head, pair_numbers(asked.pairing)[0],
+           (winners.data_ptr(), grad.data_ptr()), numbers)
+    del kept, kept_head
+    return [x if need else None for x, need in zip(to, needs)]
 
 
 def _native_scores(
@@ -168,11 +166,11 @@ def from_hidden(
     `winners` also their int32 `[Nq, N, Lq]`, -1 for none.
 
     f16, bf16 and f32, all tensors of one type, are the library's own on the CPU and on CUDA
-    devices, where the host waits for the scores: documents are projected and scored some at a
-    time, and their tokens are never there all at once. Gradients on a CUDA device are of tokens
-    that torch makes again, all of them. f64, other devices, several types, rows that do not begin
-    at multiples of 16 bytes on a CUDA device, and what is traced, captured or refused by a device
-    is composed of `project` and `maxsim.maxsim`.
+    devices, where the host waits for scores and for gradients: documents are projected and scored
+    some at a time, and their tokens are never there all at once. Gradients on a CUDA device are of
+    the rows that some query token chose, which are projected again. f64, other devices, several
+    types, rows that do not begin at multiples of 16 bytes on a CUDA device, and what is traced,
+    captured or refused by a device is composed of `project` and `maxsim.maxsim`.
 
     Raises ValueError for shapes or devices that disagree, TypeError for other element types.
     """

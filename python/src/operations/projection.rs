@@ -1,8 +1,10 @@
 //! Hidden states that are projected to tokens, and scored meanwhile.
 
 use maxsim::format::{Element, with_element};
-use maxsim::projection::{Projection, ProjectionGradients};
-use maxsim::training::TrainingScores;
+use maxsim::projection::{
+    ProjectedAddresses, ProjectedStep, Projection, ProjectionGradients,
+};
+use maxsim::training::{GradientType, TrainingScores};
 use maxsim::{Device, Result};
 use pyo3::prelude::*;
 
@@ -131,6 +133,46 @@ pub fn score_projected(
             let (queries, hidden) = (queries.tokens(), hidden.tokens());
             let projection = head.projection()?;
             room.write(&device.score_projected(queries, hidden, &projection, &pairing, &options)?)
+        })
+    })
+}
+
+/// Addresses on a CUDA device: of i32 winners and f32 gradients of scores.
+type From = (u64, u64);
+
+/// And of room for gradients of queries, hidden states, where these are wanted, weight and bias.
+type To = (u64, Option<u64>, u64, Option<u64>);
+
+/// Gradients of scores of hidden states on a CUDA device, in its memory and the element type.
+#[pyfunction]
+pub fn projected_gradients(
+    py: Python<'_>,
+    place: Place,
+    sides: (Side, Side),
+    head: Head,
+    pairs: Pairs,
+    from: From,
+    to: To,
+) -> PyResult<()> {
+    place.run(py, |device| {
+        // SAFETY: as in `project`; there are winners and gradients of all scores, and room.
+        with_element!(element(&sides)?, T => unsafe {
+            let queries = There::<T>::new(device, &sides.0)?;
+            let (hidden, head) = (There::<T>::new(device, &sides.1)?, head.on::<T>(device)?);
+            let (queries, hidden) = (queries.tokens(), hidden.tokens());
+            let (projection, pairing) = (head.projection()?, pairs.pairing()?);
+            let (queries_at, hidden_at, weight, bias) = to;
+            let to = ProjectedAddresses {
+                queries: queries_at,
+                query_weights: None,
+                hidden: hidden_at,
+                weight,
+                bias,
+            };
+            let (winners, grad_scores) = from;
+            let gradients = GradientType::Tokens;
+            let step = ProjectedStep { winners, grad_scores, to, gradients };
+            device.backward_projected_into(queries, hidden, &projection, &pairing, &step)
         })
     })
 }

@@ -3,6 +3,8 @@
 //! Scores are compared with the oracle of scores over the tokens that the engine itself projects,
 //! which are compared with the projection in f64; and so are gradients.
 
+mod on_device;
+
 use maxsim::format::{Element, with_element};
 use maxsim::projection::{ProjectedGradients, Projection, ProjectionGradients};
 use maxsim::{Device, Error, ScoreOptions, Tokens, TokensRef};
@@ -189,7 +191,21 @@ fn check_as<T: Element>(case: &ProjectedCase, device: &Device) -> Result<(), Str
     if backward().map_err(failed)? != found {
         return Err("other bits the second time".into());
     }
-    Ok(())
+    if device.ordinal().is_none() {
+        return Ok(());
+    }
+    let (values, winners) = (scores.scores().values(), scores.scores().winners());
+    let call = on_device::Call {
+        queries: &queries,
+        hidden,
+        projection: &projection,
+        pairing: &pairing,
+        values,
+        winners: winners.unwrap_or_default(),
+        grad_scores: &grad_scores,
+    };
+    let found = on_device::gradients(device, &call)?;
+    check_gradients(&inputs, case, call.winners, &grad_scores, &found)
 }
 
 /// Compares gradients with those in f64, over the winners of the engine.

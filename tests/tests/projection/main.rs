@@ -79,6 +79,21 @@ fn slices_of_one_problem() {
     Suite::run("projection_alike", all, check);
 }
 
+/// More chosen rows than a GPU multiplies together, of more rows; and a document with more rows
+/// than are listed. Some rows are chosen by several tokens, and a query has none.
+#[test]
+fn many_chosen_rows() {
+    let documents = [100; 40];
+    let many = Case::new(4096, &[40, 0, 41], &documents);
+    let many = Case { values: Values::Integers, ..many };
+    let long = Case { element: ElementType::F16, ..Case::new(8, &[5, 9], &[70_000, 3, 66_000]) };
+    let all = [(many, 3), (long, 8)].into_iter().map(|(case, hidden)| {
+        let case = Case { poison: true, ..case };
+        ProjectedCase { case, hidden, bias: true, normalize: true }
+    });
+    Suite::run("projection_chosen", all, check);
+}
+
 /// The longest rows of hidden states.
 #[test]
 fn long_hidden_states() {

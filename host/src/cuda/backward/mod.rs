@@ -8,6 +8,8 @@ mod lists;
 mod plan;
 #[allow(unsafe_code)]
 mod project;
+#[allow(unsafe_code)]
+pub(in crate::cuda) mod projected;
 pub(in crate::cuda) mod projection;
 #[allow(unsafe_code)]
 mod recompute;

@@ -32,9 +32,11 @@ use crate::tokens::element::{Element, ElementType};
 use crate::tokens::format::TokenFormat;
 use crate::tokens::layout::TokenLayout;
 
-/// Parts of the sums over rows, at most: for the gradient of a weight of 768 × 128 as many CTAs as
-/// a device runs at once.
+/// Parts of the sums over rows, at most.
 const PARTS_MAX: u64 = 32;
+
+/// CTAs of the product kernel that a multiprocessor runs at once.
+const RESIDENT: usize = 2;
 
 /// Bytes of all parts, if it is more than one.
 const PARTS_BYTES_MAX: u64 = 64 << 20;
@@ -92,10 +94,9 @@ impl CudaTokens {
     }
 }
 
-/// The gradients of a projection, as far as rows have been added.
+/// A projection as gradients go through it, and the kernels that they take.
 #[derive(Debug)]
-pub(crate) struct CudaProjectionSums {
-    device: Arc<CudaDevice>,
+pub(super) struct Layer {
     weight: Arc<CudaTokens>,
     bias: Option<Arc<CudaTokens>>,
     dim: usize,
@@ -103,9 +104,6 @@ pub(crate) struct CudaProjectionSums {
     normalize: bool,
     kernels: Kernels,
     n_parts: u32,
-    /// The parts of ∂W, `[parts, dim, hidden]`, and of ∂b, `[parts, dim]`.
-    parts: Buffer,
-    bias_parts: Buffer,
     /// An element that is 1.
     one: Buffer,
 }
@@ -113,11 +111,21 @@ pub(crate) struct CudaProjectionSums {
 #[derive(Clone, Copy, Debug)]
 struct Kernels {
     product: Kernel<ProductParams>,
-    sum: Kernel<SumPartialsParams>,
     /// Those that find ∂u of rows that are normalised.
     projection: Kernel<ProjectionParams>,
     norms: Kernel<RowNormsParams>,
     through_norm: Kernel<ProjectParams>,
+}
+
+/// The gradients of a projection, as far as rows have been added.
+#[derive(Debug)]
+pub(crate) struct CudaProjectionSums {
+    device: Arc<CudaDevice>,
+    layer: Layer,
+    sum: Kernel<SumPartialsParams>,
+    /// The parts of ∂W, `[parts, dim, hidden]`, and of ∂b, `[parts, dim]`.
+    parts: Buffer,
+    bias_parts: Buffer,
 }
 
 impl CudaProjectionSums {
@@ -129,29 +137,14 @@ impl CudaProjectionSums {
         element: ElementType,
         normalize: bool,
     ) -> Result<CudaProjectionSums> {
-        check_rows("weight", weight)?;
-        let (dim, hidden) = (weight.n_rows(), weight.rows().dim as usize);
-        let part_bytes = dim as u64 * hidden as u64 * 4;
-        let n_parts = (PARTS_BYTES_MAX / part_bytes.max(1)).clamp(1, PARTS_MAX);
-        let bias_bytes = if bias.is_some() { dim as u64 * 4 } else { 0 };
+        let layer = Layer::new(device, weight, bias, element, normalize)?;
+        let [parts_bytes, bias_bytes] = layer.parts_bytes();
         Ok(CudaProjectionSums {
             device: device.clone(),
-            weight: weight.clone(),
-            bias: bias.cloned(),
-            dim,
-            hidden,
-            normalize,
-            kernels: Kernels {
-                product: device.kernel_of(&PROJECTION_PRODUCT, element)?,
-                sum: device.kernel(SUM_PARTIALS)?,
-                projection: device.kernel_of(&PROJECTION, element)?,
-                norms: device.kernel_of(&ROW_NORMS, ElementType::F32)?,
-                through_norm: device.kernel_of(&PROJECT, ElementType::F32)?,
-            },
-            n_parts: n_parts as u32,
-            parts: Buffer::zeroed(device, n_parts * part_bytes)?,
-            bias_parts: Buffer::zeroed(device, n_parts * bias_bytes)?,
-            one: upload(device, &with_element!(element, T => one::<T>()))?,
+            layer,
+            sum: device.kernel(SUM_PARTIALS)?,
+            parts: Buffer::zeroed(device, parts_bytes)?,
+            bias_parts: Buffer::zeroed(device, bias_bytes)?,
         })
     }
 
@@ -168,25 +161,24 @@ impl CudaProjectionSums {
             return Ok(());
         }
         let device = self.device.clone();
-        let projected_bytes = self.projected_pitch() * n_rows as u64;
-        let [projected_bytes, norms_bytes] =
-            if self.normalize { [projected_bytes, n_rows as u64 * 4] } else { [0; 2] };
+        let [projected_bytes, norms_bytes] = self.layer.norm_bytes(n_rows);
         // What the launches use lives until the stream has been waited for.
         let gradients = upload(&device, bytemuck::cast_slice(of_tokens))?;
         let projected = Buffer::new(&device, projected_bytes)?;
         let norms = Buffer::new(&device, norms_bytes)?;
-        let found = Buffer::new(&device, n_rows as u64 * self.hidden as u64 * 4)?;
+        let found = Buffer::new(&device, n_rows as u64 * self.layer.hidden as u64 * 4)?;
         device.until_done(|stream| {
             let entered = device.enter()?;
             stream.order(&entered)?;
             // SAFETY: the buffers were just made, for these rows, and this call alone has them and
             // the parts until the stream has been waited for.
             unsafe {
-                if self.normalize {
-                    let addresses = [gradients.address(), projected.address(), norms.address()];
-                    self.through_norm(&entered, stream, states, addresses)?;
-                }
-                self.products(&entered, stream, states, [gradients.address(), found.address()])
+                let addresses = [gradients.address(), projected.address(), norms.address()];
+                self.layer.through_norm(&entered, stream, states, addresses)?;
+                let parts = [self.parts.address(), self.bias_parts.address()];
+                self.layer.weight_parts(&entered, stream, states, addresses[0], parts, true)?;
+                let to = HiddenGradient { address: found.address(), rows: 0, narrows: false };
+                self.layer.of_hidden(&entered, stream, states.n_rows() as u32, addresses[0], to)
             }
         })?;
         // SAFETY: there is a number for each element of the rows.
@@ -195,9 +187,9 @@ impl CudaProjectionSums {
 
     /// ∂W, `[dim, hidden]`, and ∂b, which is empty without a bias.
     pub(crate) fn into_gradients(self) -> Result<(Vec<f32>, Vec<f32>)> {
-        let weight = self.sum(&self.parts, self.dim * self.hidden)?;
-        let bias =
-            if self.bias.is_some() { self.sum(&self.bias_parts, self.dim)? } else { Vec::new() };
+        let Layer { dim, hidden, bias, .. } = &self.layer;
+        let weight = self.sum(&self.parts, dim * hidden)?;
+        let bias = if bias.is_some() { self.sum(&self.bias_parts, *dim)? } else { Vec::new() };
         Ok((weight, bias))
     }
 
@@ -215,7 +207,7 @@ impl CudaProjectionSums {
             score_base: 0,
             entry_base: 0,
             n_results: n as u32,
-            n_parts: self.n_parts,
+            n_parts: self.layer.n_parts,
             reserved: 0,
         };
         device.until_done(|stream| {
@@ -223,7 +215,7 @@ impl CudaProjectionSums {
             stream.order(&entered)?;
             let grid = params.n_results.div_ceil(SUM_PARTIALS_THREADS as u32);
             // SAFETY: the parts have so many numbers, and so has what was just made for them.
-            unsafe { start(&entered, stream.raw(), &self.kernels.sum, grid, 0, &params) }
+            unsafe { start(&entered, stream.raw(), &self.sum, grid, 0, &params) }
         })?;
         // SAFETY: there are so many numbers.
         unsafe {
@@ -231,25 +223,89 @@ impl CudaProjectionSums {
         }
         Ok(sums)
     }
+}
+
+/// Where the gradients of rows go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HiddenGradient {
+    pub address: u64,
+    /// Address of the row of each, or 0: row i is row i.
+    pub rows: u64,
+    /// Whether they are elements of the layer's type rather than f32.
+    pub narrows: bool,
+}
+
+impl Layer {
+    pub(super) fn new(
+        device: &Arc<CudaDevice>,
+        weight: &Arc<CudaTokens>,
+        bias: Option<&Arc<CudaTokens>>,
+        element: ElementType,
+        normalize: bool,
+    ) -> Result<Layer> {
+        check_rows("weight", weight)?;
+        let (dim, hidden) = (weight.n_rows(), weight.rows().dim as usize);
+        let part_bytes = dim as u64 * hidden as u64 * 4;
+        // As many CTAs as the device runs at once: a few more would take twice as long.
+        let n_tiles = dim.div_ceil(TILE_M) * hidden.div_ceil(TILE_N);
+        let n_resident = RESIDENT * device.limits().n_multiprocessors;
+        let n_parts = (n_resident / n_tiles.max(1)) as u64;
+        let n_parts = n_parts.min(PARTS_BYTES_MAX / part_bytes.max(1)).clamp(1, PARTS_MAX);
+        Ok(Layer {
+            weight: weight.clone(),
+            bias: bias.cloned(),
+            dim,
+            hidden,
+            normalize,
+            kernels: Kernels {
+                product: device.kernel_of(&PROJECTION_PRODUCT, element)?,
+                projection: device.kernel_of(&PROJECTION, element)?,
+                norms: device.kernel_of(&ROW_NORMS, ElementType::F32)?,
+                through_norm: device.kernel_of(&PROJECT, ElementType::F32)?,
+            },
+            n_parts: n_parts as u32,
+            one: upload(device, &with_element!(element, T => one::<T>()))?,
+        })
+    }
+
+    /// Number of parts of the sums over rows.
+    pub(super) fn n_parts(&self) -> u32 {
+        self.n_parts
+    }
+
+    /// Bytes of the parts of ∂W, and of those of ∂b.
+    pub(super) fn parts_bytes(&self) -> [u64; 2] {
+        let of_bias = if self.bias.is_some() { self.dim as u64 * 4 } else { 0 };
+        [self.dim as u64 * self.hidden as u64 * 4, of_bias].map(|n| n * u64::from(self.n_parts))
+    }
+
+    /// Bytes of u and r of some rows, where [`Layer::through_norm`] needs them.
+    pub(super) fn norm_bytes(&self, n_rows: usize) -> [u64; 2] {
+        let bytes = [self.projected_pitch() * n_rows as u64, n_rows as u64 * 4];
+        if self.normalize { bytes } else { [0; 2] }
+    }
 
     /// Distance between rows of u, in f32.
     fn projected_pitch(&self) -> u64 {
         Access::uploaded(self.dim, TokenFormat::from(ElementType::F32)).pitch_bytes
     }
 
-    /// Enqueues what makes ∂u of the gradient of normalised tokens, in its place: u again, in f32,
-    /// and its r.
+    /// Enqueues what makes ∂u of the gradient of tokens, in its place: where these are normalised,
+    /// u again, in f32, and its r.
     ///
     /// # Safety
     /// At the addresses must be the gradient, and room for u and r of the rows of `states`, which
     /// nothing but the stream uses before what is enqueued has run; so long must these live.
-    unsafe fn through_norm(
+    pub(super) unsafe fn through_norm(
         &self,
         entered: &Entered<'_>,
         stream: &CudaStream,
         states: &CudaTokens,
         [gradients, projected, norms]: [u64; 3],
     ) -> Result<()> {
+        if !self.normalize {
+            return Ok(());
+        }
         let n_rows = states.n_rows() as u32;
         let pitch_bytes = self.projected_pitch();
         let params = ProjectionParams {
@@ -284,23 +340,24 @@ impl CudaProjectionSums {
         }
     }
 
-    /// Enqueues the products of ∂u with W and with the rows.
+    /// Enqueues the product of ∂u of some rows with W.
     ///
     /// # Safety
-    /// As [`CudaProjectionSums::through_norm`], of ∂u and of room for the gradient of the rows.
-    unsafe fn products(
+    /// As [`Layer::through_norm`], of ∂u at `gradients` and of room for the gradient of each row.
+    pub(super) unsafe fn of_hidden(
         &self,
         entered: &Entered<'_>,
         stream: &CudaStream,
-        states: &CudaTokens,
-        [gradients, found]: [u64; 2],
+        n_rows: u32,
+        gradients: u64,
+        to: HiddenGradient,
     ) -> Result<()> {
-        let (n_rows, dim) = (states.n_rows() as u32, self.dim as u32);
-        let of_hidden = ProductParams {
+        let dim = self.dim as u32;
+        let params = ProductParams {
             a: gradients,
             b: self.weight.access().base,
             b_pitch: self.weight.access().pitch_bytes,
-            out: found,
+            out: to.address,
             a_row: dim,
             a_column: 1,
             m: n_rows,
@@ -308,39 +365,69 @@ impl CudaProjectionSums {
             k: dim,
             k_of_part: dim,
             adds: 0,
-            reserved: 0,
+            narrows: u32::from(to.narrows),
+            rows: to.rows,
         };
+        // SAFETY: the caller's promise.
+        unsafe { self.product(entered, stream, &params, 1) }
+    }
+
+    /// Enqueues the products of ∂u with the rows, and its sums where there is a bias: parts of them
+    /// that are overwritten, or added to.
+    ///
+    /// # Safety
+    /// As [`Layer::through_norm`], of ∂u at `gradients` and of room for the parts.
+    pub(super) unsafe fn weight_parts(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        states: &CudaTokens,
+        gradients: u64,
+        [parts, bias_parts]: [u64; 2],
+        adds: bool,
+    ) -> Result<()> {
+        let (n_rows, dim) = (states.n_rows() as u32, self.dim as u32);
         let of_weight = ProductParams {
+            a: gradients,
             b: states.access().base,
             b_pitch: states.access().pitch_bytes,
-            out: self.parts.address(),
+            out: parts,
             a_row: 1,
             a_column: dim,
             m: dim,
+            n: self.hidden as u32,
             k: n_rows,
             k_of_part: n_rows.div_ceil(self.n_parts).next_multiple_of(TILE_K as u32),
-            adds: 1,
-            ..of_hidden
+            adds: u32::from(adds),
+            narrows: 0,
+            rows: 0,
         };
-        let of_bias = ProductParams {
-            b: self.one.address(),
-            b_pitch: 0,
-            out: self.bias_parts.address(),
-            n: 1,
-            ..of_weight
-        };
-        let has_bias = self.bias.is_some();
-        let all = [(of_hidden, 1), (of_weight, self.n_parts), (of_bias, self.n_parts)];
-        for (params, n_parts) in all.into_iter().take(if has_bias { 3 } else { 2 }) {
-            let tiles = [(params.m, TILE_M), (params.n, TILE_N)];
-            let grid: u32 = tiles.iter().map(|&(len, tile)| len.div_ceil(tile as u32)).product();
-            let (kernel, shared_bytes) = (&self.kernels.product, SHARED_BYTES as u32);
-            // SAFETY: the caller's promise; there is a CTA for each tile of each part.
-            unsafe {
-                start(entered, stream.raw(), kernel, grid * n_parts, shared_bytes, &params)?;
+        let one = self.one.address();
+        let of_bias = ProductParams { b: one, b_pitch: 0, out: bias_parts, n: 1, ..of_weight };
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.product(entered, stream, &of_weight, self.n_parts)?;
+            match self.bias.is_some() {
+                true => self.product(entered, stream, &of_bias, self.n_parts),
+                false => Ok(()),
             }
         }
-        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Layer::of_hidden`], of matrices as the parameters say.
+    unsafe fn product(
+        &self,
+        entered: &Entered<'_>,
+        stream: &CudaStream,
+        params: &ProductParams,
+        n_parts: u32,
+    ) -> Result<()> {
+        let tiles = [(params.m, TILE_M), (params.n, TILE_N)];
+        let grid: u32 = tiles.iter().map(|&(len, tile)| len.div_ceil(tile as u32)).product();
+        let (kernel, shared_bytes) = (&self.kernels.product, SHARED_BYTES as u32);
+        // SAFETY: the caller's promise; there is a CTA for each tile of each part.
+        unsafe { start(entered, stream.raw(), kernel, grid * n_parts, shared_bytes, params) }
     }
 }
 

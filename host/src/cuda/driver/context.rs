@@ -71,6 +71,8 @@ pub(crate) struct CudaDevice {
     pub(in crate::cuda) idle_streams: Mutex<Vec<CudaStream>>,
     /// Memory for a slice of projected tokens, while no call uses it.
     pub(in crate::cuda) idle_slice: Mutex<Option<Buffer>>,
+    /// Memory for gradients through a projection, while no work has it.
+    pub(in crate::cuda) idle_slots: Mutex<Option<Buffer>>,
     /// Held while the library captures a graph and while it waits for all of the context's work:
     /// the driver refuses to wait during a capture.
     pub(in crate::cuda) quiet: Mutex<()>,
@@ -219,6 +221,7 @@ impl CudaDevice {
             staging: Staging::default(),
             idle_streams: Mutex::new(Vec::new()),
             idle_slice: Mutex::new(None),
+            idle_slots: Mutex::new(None),
             quiet: Mutex::new(()),
             retired: Retired::default(),
             idle_events: Mutex::new(Vec::new()),

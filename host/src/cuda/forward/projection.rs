@@ -20,6 +20,7 @@ use crate::plan::limits::Access;
 use crate::problem::options::ScoreOptions;
 use crate::problem::outputs::OutputShape;
 use crate::problem::scores::Scores;
+use crate::runtime::alloc::copy_of;
 use crate::runtime::swap::lock;
 
 /// Alignment of the results of a slice: stores of several elements are aligned.
@@ -88,9 +89,9 @@ pub(in crate::cuda) fn projection_of(
 /// A launch of the kernel that projects some rows of hidden states, and a view of their tokens,
 /// with the mask of the rows.
 #[derive(Debug)]
-struct Projecting {
+pub(in crate::cuda) struct Projecting {
     launch: Launch,
-    tokens: CudaTokens,
+    pub(in crate::cuda) tokens: CudaTokens,
 }
 
 /// A kernel with its parameters.
@@ -127,7 +128,7 @@ impl Launch {
 
 impl Projecting {
     /// Of tokens at an address, aligned to 16 bytes.
-    fn new(
+    pub(in crate::cuda) fn new(
         device: &Arc<CudaDevice>,
         hidden: &Arc<CudaTokens>,
         call: &ProjectionCall<'_>,
@@ -156,7 +157,11 @@ impl Projecting {
     /// The address must be that of memory of the stream's device for the tokens
     /// ([`ProjectionCall::tokens_bytes`]), which nothing uses but this stream before the kernel has
     /// run; until then hidden states, weight and bias must live.
-    unsafe fn enqueue(&self, device: &Arc<CudaDevice>, stream: &mut CudaStream) -> Result<()> {
+    pub(in crate::cuda) unsafe fn enqueue(
+        &self,
+        device: &Arc<CudaDevice>,
+        stream: &mut CudaStream,
+    ) -> Result<()> {
         let n_rows = match &self.launch {
             Launch::Rows(_, params) => params.n_rows,
             Launch::Mapped(_, params) => params.projection.n_rows,
@@ -293,6 +298,33 @@ impl CudaSlices {
 
     /// The scores of each slice. All of them are enqueued before the first is waited for.
     pub(crate) fn score(self: &mut CudaSlices, queries: &CudaTokens) -> Result<Vec<Scores>> {
+        self.run(queries)?;
+        let pieces = self.slices.iter().map(|slice| (slice.starts, &slice.shape));
+        self.outputs.read_pieces(pieces)
+    }
+
+    /// The values of [`CudaSlices::score`]; winners stay on the device.
+    pub(crate) fn score_values(
+        self: &mut CudaSlices,
+        queries: &CudaTokens,
+    ) -> Result<Vec<Vec<f32>>> {
+        self.run(queries)?;
+        let all = 0..self.outputs.n_scores() as usize;
+        let found = self.device.until_done(|stream| self.outputs.read_scores(stream, all))?;
+        let piece = |slice: &CudaSlice| {
+            let start = slice.starts[0] as usize / 4;
+            copy_of(&found[start..start + slice.shape.shape.n_scores()])
+        };
+        self.slices.iter().map(piece).collect()
+    }
+
+    /// Address of the winners of each slice's last scores, and bytes of one.
+    pub(crate) fn winners(&self) -> Vec<(u64, usize)> {
+        let of = |slice: &CudaSlice| (slice.results.addresses().winners, slice.shape.winner_bytes);
+        self.slices.iter().map(of).collect()
+    }
+
+    fn run(&self, queries: &CudaTokens) -> Result<()> {
         self.device.until_both_are_done(|mut streams: [_; TURNS]| {
             self.slices.iter().enumerate().try_for_each(|(i, slice)| {
                 let stream = &mut *streams[i % TURNS];
@@ -303,8 +335,6 @@ impl CudaSlices {
                 let plan = &self.plans[slice.plan];
                 plan.enqueue(stream, queries, &slice.projecting.tokens, &slice.results)
             })
-        })?;
-        let pieces = self.slices.iter().map(|slice| (slice.starts, &slice.shape));
-        self.outputs.read_pieces(pieces)
+        })
     }
 }

@@ -4,8 +4,12 @@ pub(crate) mod backward;
 mod on_cuda;
 pub(crate) mod prepared;
 mod projector;
+#[allow(unsafe_code)]
+mod raw;
 pub(crate) mod score;
 mod slices;
+mod slots;
+pub(crate) mod training;
 
 use self::projector::Projector;
 use crate::cpu::projection::Weights;

@@ -20,16 +20,16 @@ use crate::tokens::layout::TokenLayout;
 #[derive(Debug)]
 #[must_use]
 pub struct PreparedProjected<'a, T: Element> {
-    projector: Projector<'a, T>,
-    queries: TokenLayout,
+    pub(super) projector: Projector<'a, T>,
+    pub(super) queries: TokenLayout,
     /// How the queries lay.
     access: Access,
-    documents: TokenLayout,
-    pairing: Pairing,
-    options: ScoreOptions,
-    slices: Vec<Slice>,
+    pub(super) documents: TokenLayout,
+    pub(super) pairing: Pairing,
+    pub(super) options: ScoreOptions,
+    pub(super) slices: Vec<Slice>,
     /// The slices where a GPU has them.
-    on_cuda: Option<CudaSlices>,
+    pub(super) on_cuda: Option<CudaSlices>,
 }
 
 impl Device {
@@ -122,16 +122,9 @@ impl<T: Element> PreparedProjected<'_, T> {
     /// [`Error::WrongDevice`], or [`Error::Shape`] where queries are not the items that this was
     /// prepared with or, on a CUDA device, lie on other boundaries.
     pub fn score<'q>(&mut self, queries: impl Into<TokensRef<'q, T>>) -> Result<Scores> {
-        let (queries, device) = (queries.into(), self.projector.device());
-        queries.check_device("queries", device)?;
-        let lie_alike = queries.access().class() == self.access.class();
-        if !lie_alike || !queries.layout().same_tokens(&self.queries) {
-            return Err(Error::Shape {
-                argument: "queries",
-                expected: "the items that the work was prepared with, on such boundaries".into(),
-                found: "others; prepare the work with these".into(),
-            });
-        }
+        let queries = queries.into();
+        self.check_queries(&queries)?;
+        let device = self.projector.device();
         let problem = Problem::new(queries.layout(), &self.documents, &self.pairing)?;
         let mut scores = Scores::new(&problem, &self.options)?;
         if let Some(slices) = &mut self.on_cuda {
@@ -148,5 +141,19 @@ impl<T: Element> PreparedProjected<'_, T> {
             slice.store(&found, &mut scores);
         }
         Ok(scores)
+    }
+
+    /// Checks that queries are those that this was prepared for.
+    pub(super) fn check_queries(&self, queries: &TokensRef<'_, T>) -> Result<()> {
+        queries.check_device("queries", self.projector.device())?;
+        let lie_alike = queries.access().class() == self.access.class();
+        match lie_alike && queries.layout().same_tokens(&self.queries) {
+            true => Ok(()),
+            false => Err(Error::Shape {
+                argument: "queries",
+                expected: "the items that the work was prepared with, on such boundaries".into(),
+                found: "others; prepare the work with these".into(),
+            }),
+        }
     }
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use super::Projection;
 use super::slices::Slice;
+use super::slots::{Winners, call, slots};
 use crate::cpu::projection::Weights;
 use crate::cpu::tokens::{HostTokens, Matrix};
 use crate::cuda::{
-    CudaDevice, CudaProjectionSums, CudaSlices, CudaTokens, ProjectionCall, SliceCall,
+    CudaDevice, CudaProjectedBackward, CudaProjectionSums, CudaSlices, CudaTokens, ProjectionCall,
+    SliceCall,
 };
 use crate::device::Device;
 use crate::device::tokens::{DeviceTokens, TokensRef};
@@ -20,6 +22,9 @@ use crate::runtime::alloc::{copy_of, zeroed};
 use crate::runtime::on::On;
 use crate::tokens::element::Element;
 use crate::tokens::layout::TokenLayout;
+
+/// Most bytes of slots whose rows are multiplied together, if they are of more than one document.
+const SLOTS_BYTES_MAX: usize = 128 << 20;
 
 /// Makes tokens of hidden states, some rows at a time.
 #[derive(Debug)]
@@ -140,6 +145,30 @@ impl<'a, T: Element> Projector<'a, T> {
             (On::Cuda(on), On::Cuda(cuda)) => Ok((on, cuda)),
             _ => Err(self.device.wrong_queue()),
         }
+    }
+
+    /// Makes gradients ready that stay on a GPU, of winners at addresses and rows of `hidden`
+    /// elements.
+    pub(super) fn backward(
+        &self,
+        problem: &Problem<'_>,
+        hidden: usize,
+        winners: &dyn Fn(usize) -> Winners,
+    ) -> Result<CudaProjectedBackward> {
+        let (on, cuda) = self.on_cuda()?;
+        let slots = slots(problem)?;
+        let of_slots = Problem::new(problem.queries(), &slots, problem.pairing())?;
+        let row_bytes = hidden * size_of::<T>() + problem.dim() * (2 * 4 + size_of::<T>());
+        let rows_max = (SLOTS_BYTES_MAX / row_bytes).max(1) as u32;
+        let slices = Slice::of_rows(&of_slots, rows_max)?;
+        let some = slices.iter().filter(|slice| !slice.rows.is_empty());
+        let calls: Vec<_> =
+            some.map(|slice| call(slice, problem, winners)).collect::<Result<_>>()?;
+        let queries = problem.queries();
+        let n_weights = if queries.is_weighted() { queries.rows() } else { 0 };
+        let numbers = [queries.rows() * queries.dim(), n_weights];
+        let projection = self.call(on, 0..0, problem.documents());
+        CudaProjectedBackward::new(cuda, &on.hidden, &projection, &calls, numbers)
     }
 
     /// The gradients of weight and bias on a GPU, of no rows yet.

@@ -17,6 +17,8 @@ const SLICE_BYTES_MAX: usize = 15 << 20;
 /// Consecutive documents, and the scores of them.
 #[derive(Debug)]
 pub(super) struct Slice {
+    /// The number of its first document.
+    pub first: usize,
     /// The rows from the first of their tokens to the last.
     pub rows: Range<usize>,
     /// The documents in the matrix of these rows.
@@ -40,8 +42,12 @@ impl Slice {
     /// Cuts a call whose documents have tokens of `token_bytes` bytes. Documents that a list does
     /// not name are in a slice only where it names another one of the slice.
     pub(super) fn all(problem: &Problem<'_>, token_bytes: usize) -> Result<Vec<Slice>> {
+        Slice::of_rows(problem, (SLICE_BYTES_MAX / token_bytes).max(1) as u32)
+    }
+
+    /// As [`Slice::all`], of at most `rows_max` rows each if it is more than one document.
+    pub(super) fn of_rows(problem: &Problem<'_>, rows_max: u32) -> Result<Vec<Slice>> {
         let documents = problem.documents();
-        let rows_max = (SLICE_BYTES_MAX / token_bytes).max(1) as u32;
         let pieces = pieces(documents, rows_max);
         let mut listed = vec![Vec::new(); pieces.len()];
         if !matches!(problem.pairing().0, Kind::Cross) {
@@ -73,7 +79,7 @@ impl Slice {
                 continue;
             }
             let (rows, documents) = documents.masked_items(items)?;
-            slices.push(Slice { rows, documents, pairing, scores });
+            slices.push(Slice { first, rows, documents, pairing, scores });
         }
         Ok(slices)
     }
@@ -84,7 +90,7 @@ impl Slice {
     }
 
     /// The number of the slice's score `i` among those of the call.
-    fn score(&self, i: usize) -> usize {
+    pub(super) fn score(&self, i: usize) -> usize {
         match &self.scores {
             SliceScores::Cross { first, n_documents } => {
                 let n = self.documents.n_items();

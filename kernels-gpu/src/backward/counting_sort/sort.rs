@@ -196,7 +196,7 @@ unsafe fn of_tasks(params: &SortParams, task: &SortTask, bucket: u32) -> (u32, u
 /// # Safety
 /// All threads of the block; `sums` must be words of shared memory for the warps.
 #[inline(always)]
-unsafe fn scan(sums: u32, thread: u32, value: u32) -> (u32, u32) {
+pub unsafe fn scan(sums: u32, thread: u32, value: u32) -> (u32, u32) {
     // SAFETY: the caller's promise.
     unsafe {
         let mut inclusive = value;

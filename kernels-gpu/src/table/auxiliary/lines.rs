@@ -313,6 +313,26 @@ macro_rules! auxiliary_kernels {
         projection::gradient::THREADS, 0 => {
         Sm80  -    maxsim_projection_gather 4;
     }
+    /// Puts rows that query tokens chose in slots. 64 registers.
+    PROJECTION_CHOOSE(projection::gradient::ChooseParams): Projection,
+        projection::gradient::THREADS, projection::gradient::CHOOSE_SHARED_BYTES => {
+        Sm80  -    maxsim_projection_choose 4;
+    }
+    /// Takes rows out of slots whose tokens have gradients of zeros. 64 registers.
+    PROJECTION_ACTIVE(projection::gradient::ActiveParams): Projection,
+        projection::gradient::THREADS, 0 => {
+        Sm80  -    maxsim_projection_active 4;
+    }
+    /// Writes zeros beside other kernels. 32 registers.
+    PROJECTION_ZEROS(projection::gradient::ZerosParams): Projection,
+        projection::gradient::THREADS, 0 => {
+        Sm80  -    maxsim_projection_zeros 8;
+    }
+    /// Adds parts of sums, and rounds. 64 registers.
+    PROJECTION_SUM(projection::gradient::SumPartsParams): Projection,
+        projection::gradient::THREADS, 0 => {
+        Sm80  -    maxsim_projection_sum 4;
+    }
 
     /// Collects similarities above a bound, with the query tiles of `sm80_*_d128_q256_winners`, of
     /// twice as many warps: four fragments a warp have no registers besides for bounds, and two

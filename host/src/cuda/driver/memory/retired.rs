@@ -307,7 +307,7 @@ impl CudaDevice {
     /// and all idle blocks.
     fn reclaim_all(&self, entered: &Entered<'_>) -> Result<()> {
         // It becomes memory without an owner, before the state is locked.
-        let idle = lock(&self.idle_slice).take();
+        let idle = [lock(&self.idle_slice).take(), lock(&self.idle_slots).take()];
         drop(idle);
         let mut state = lock(&self.retired.state);
         if !state.timeline.is_empty() {
