@@ -27,8 +27,10 @@ pub trait Kernel {
     /// Whether consumers load what columns are normalised by; scales of codes come with the tile.
     const LOADS_SCALES: bool = Self::NORMALIZES && !Self::Element::HAS_SCALES;
     /// Whether query rows have scales, too.
-    const SCALES_QUERIES: bool =
-        Self::NORMALIZES && (Self::Element::IS_CODE || !Self::Element::HAS_SCALES);
+    const SCALES_QUERIES: bool = Self::NORMALIZES
+        && (Self::Element::IS_CODE || Self::HAS_NORMS || !Self::Element::HAS_SCALES);
+    /// Whether scales are what elements are normalised by, and maxima may be cosines.
+    const HAS_NORMS: bool = Self::LOADS_SCALES || Self::Element::IS_NORMALIZED;
     /// Whether INT32 accumulators skip the conversion to floats ([`crate::sm90::bitwise_max`]).
     const SKIPS_CONVERSION: bool =
         matches!(Self::Element::OPERANDS, Operands::I8) && !Self::WINNERS;

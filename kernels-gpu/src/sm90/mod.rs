@@ -23,7 +23,8 @@
 //!
 //! Where rows are normalised ([`crate::primitives::row_scales`]), a consumer multiplies a tile's
 //! similarities by their columns' scales before the maximum, and the row maxima by the rows' in the
-//! epilogue.
+//! epilogue. Long queries without winners have two fragments a consumer: columns' scales come with
+//! the tile, as those of codes.
 //!
 //! Schedules: this kernel is persistent. Long queries of 8-bit operands have four consumers, for
 //! which documents are the rows of products ([`swap_ab`]). Where CTAs have few long documents each,
@@ -63,7 +64,8 @@ mod tf32x3;
 mod units;
 
 pub use crate::ptx::element::{
-    Bf16, E4m3, F16, F32, I8, I8Affine, ResidualBf16, ResidualF16, Tf32,
+    Bf16, E4m3, F16, F32, I8, I8Affine, NormalizedBf16, NormalizedF16, ResidualBf16, ResidualF16,
+    Tf32,
 };
 pub use kernel::*;
 pub use persistent::forward;

@@ -134,7 +134,7 @@ impl WarpRows {
             if K::SCALES_QUERIES {
                 rows = normalized(rows, self.own_norms);
             }
-            if K::LOADS_SCALES && row_scales.are_cosines() {
+            if K::HAS_NORMS && row_scales.are_cosines() {
                 rows = angular_scores(rows);
             }
             if store {
