@@ -81,7 +81,8 @@ pub trait WgmmaElement: Element {
         matches!(Self::OPERANDS, Operands::I8 | Operands::I8Affine | Operands::E4m3);
     /// Whether documents' rows have a scale each.
     const HAS_SCALES: bool = Self::IS_CODE;
-    /// Whether scales are r of elements that are normalised, which queries' rows have, too.
+    /// Whether scales are r of elements that are normalised, which the kernel finds itself, and
+    /// which queries' rows have, too.
     const IS_NORMALIZED: bool = false;
     /// Whether documents' rows have a minimum, too, which code 0 stands for.
     const HAS_MINS: bool = matches!(Self::OPERANDS, Operands::I8Affine);

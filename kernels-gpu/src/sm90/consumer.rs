@@ -158,6 +158,8 @@ pub(super) unsafe fn consume<K: Kernel, P: Product>(
                     barrier_wait(shared.query_full(), query_parity);
                     query_parity ^= 1;
                 }
+                let (warp, lane) = (consumer.warp, consumer.lane);
+                consumer.rows.find_norms::<K>(params, shared, warp, lane);
                 // Both warpgroups start here at once. In step, both would reduce at the same time
                 // and the tensor cores would be idle: the second one lets the first go ahead.
                 if K::CONSUMERS == 2 && warp >= 4 {

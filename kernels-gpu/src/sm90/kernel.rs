@@ -30,7 +30,9 @@ pub trait Kernel {
     const SCALES_QUERIES: bool = Self::NORMALIZES
         && (Self::Element::IS_CODE || Self::HAS_NORMS || !Self::Element::HAS_SCALES);
     /// Whether scales are what elements are normalised by, and maxima may be cosines.
-    const HAS_NORMS: bool = Self::LOADS_SCALES || Self::Element::IS_NORMALIZED;
+    const HAS_NORMS: bool = Self::LOADS_SCALES || Self::FINDS_NORMS;
+    /// Whether the kernel finds these itself ([`crate::sm90::scales::norms`]).
+    const FINDS_NORMS: bool = Self::Element::IS_NORMALIZED;
     /// Whether INT32 accumulators skip the conversion to floats ([`crate::sm90::bitwise_max`]).
     const SKIPS_CONVERSION: bool =
         matches!(Self::Element::OPERANDS, Operands::I8) && !Self::WINNERS;

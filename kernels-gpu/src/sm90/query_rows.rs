@@ -1,5 +1,6 @@
 //! A consumer warp's query rows: initial maxima of a document, and its epilogue.
 
+use crate::abi::layout::sm90::FRAGMENT_ROWS;
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::{Best, NO_WINNER};
 use crate::primitives::documents::TokenPlace;
@@ -10,6 +11,8 @@ use crate::primitives::row_scales::RowScales;
 use crate::primitives::unroll::unroll;
 use crate::ptx::warp::shuffle_xor_f32;
 use crate::sm90::kernel::Kernel;
+use crate::sm90::scales::norms::row_norm;
+use crate::sm90::smem::Shared;
 
 /// The rows of a warp's fragments, for one thread.
 #[derive(Clone, Copy)]
@@ -55,7 +58,7 @@ impl WarpRows {
                 rows.valid[I] = unsafe { valid_rows(params, groups[I], lane) };
                 if own.fragment == I as u32 {
                     rows.own_valid = rows.valid[I];
-                    if K::SCALES_QUERIES {
+                    if K::SCALES_QUERIES && !K::FINDS_NORMS {
                         // SAFETY: the caller's promise.
                         rows.own_norms = unsafe { own.scales(row_scales, groups[I], lane) };
                     }
@@ -71,6 +74,30 @@ impl WarpRows {
             }
         });
         rows
+    }
+
+    /// Finds r of the rows that the thread has at a document's end, where kernels find it
+    /// themselves.
+    ///
+    /// # Safety
+    /// The query tile must be in shared memory, of the groups that these rows are of; `warp` must
+    /// be the consumer's.
+    #[inline(always)]
+    pub(super) unsafe fn find_norms<K: Kernel>(
+        &mut self,
+        params: &ForwardParams,
+        shared: &Shared,
+        warp: u32,
+        lane: u32,
+    ) {
+        if K::FINDS_NORMS {
+            let own = LaneRows::new(K::FRAGMENTS, lane);
+            let fragment = warp / 4 * K::FRAGMENTS as u32 + own.fragment;
+            let row = FRAGMENT_ROWS as u32 * fragment + 16 * (warp % 4) + own.first_row(lane);
+            let slabs = [shared.query_slab(0), shared.query_slab(1)];
+            // SAFETY: the caller's promise.
+            self.own_norms = [unsafe { row_norm::<K::Element>(slabs, row, params.dim) }; 2];
+        }
     }
 
     /// Starts the maxima of valid rows; the others need no maximum, and have the largest, which

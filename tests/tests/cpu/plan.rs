@@ -300,6 +300,8 @@ fn rows_that_are_normalised_without_winners_have_kernels_of_their_own() {
         ((1, 7), (3, 20), false, "d128_q32_normalized_scores"),
         ((32, 32), (1024, 180), false, "d128_q256_normalized_scores"),
         ((1, 1024), (1000, 1024), false, "d128_q256_normalized_scores"),
+        ((1, 48), (1000, 300), false, "d128_q64_normalized_scores"),
+        ((4, 32), (1000, 300), false, "d128_q128_normalized_scores"),
         ((1, 32), (1000, 300), true, "d128_q64_normalized"),
         ((1, 1024), (1000, 1024), true, "wide_q128_normalized"),
     ] {

@@ -106,6 +106,13 @@ impl Shared {
         self.unit_empty(UNIT_SLOTS as u32) + 8 * slot
     }
 
+    /// Completes when r of the tile's rows whose first slab is in a stage, and its mask, are there:
+    /// of kernels that find r themselves.
+    #[inline(always)]
+    pub(in crate::sm90) fn normed(&self, slot: u32) -> u32 {
+        self.maxima + 8 * slot
+    }
+
     /// Completes when a stage holds a slab.
     #[inline(always)]
     pub(in crate::sm90) fn full(&self, slot: u32) -> u32 {

@@ -96,11 +96,11 @@ impl Schedule {
 pub enum RowOperation {
     /// No operation.
     Plain,
-    /// Normalises both rows, by r that comes with the launch. Kernels that find winners serve calls
-    /// without them, too.
+    /// Normalises both rows, by r that comes with the launch. Such kernels serve calls with and
+    /// without winners.
     Normalized,
     /// Normalises both rows, by r that the kernel finds itself: r has the same bits, and rows are
-    /// read once.
+    /// read once. Without winners.
     SelfNormalized,
     /// Multiplies by the scales of both rows.
     Scaled,
@@ -246,7 +246,7 @@ impl Variant {
 
     /// Whether the kernel normalises rows.
     pub const fn normalizes(&self) -> bool {
-        self.reads_norms() || matches!(self.row_operation, RowOperation::SelfNormalized)
+        self.reads_norms() || self.finds_norms()
     }
 
     /// Whether it reads what rows are normalised by.
@@ -254,10 +254,9 @@ impl Variant {
         matches!(self.row_operation, RowOperation::Normalized)
     }
 
-    /// Whether columns' scales come with their tile (sm_90a): those of rows that are normalised do
-    /// where consumers, which search no winners, have two fragments.
-    const fn scales_come_with_tiles(&self) -> bool {
-        self.operand.is_code() || self.operand.is_decoded() || self.reads_norms() && !self.winners
+    /// Whether it finds that itself.
+    const fn finds_norms(&self) -> bool {
+        matches!(self.row_operation, RowOperation::SelfNormalized)
     }
 
     /// Whether documents are decoded before the kernel runs.
@@ -323,14 +322,19 @@ impl Variant {
                 self.stages,
             ),
             Arch::Sm90a if self.schedule.is_contiguous() => self.run_geometry().shared_bytes(),
-            Arch::Sm90a => layout::sm90::shared_bytes(
-                self.query_tile,
-                resident,
-                self.stages,
-                layout::sm90::parts(self.splits()),
-                self.scales_come_with_tiles(),
-                self.schedule.is_swap_ab(),
-            ),
+            Arch::Sm90a => {
+                layout::sm90::shared_bytes(
+                    self.query_tile,
+                    resident,
+                    self.stages,
+                    layout::sm90::parts(self.splits()),
+                    self.operand.is_code() || self.operand.is_decoded() || self.finds_norms(),
+                    self.schedule.is_swap_ab(),
+                ) + match self.finds_norms() {
+                    true => layout::sm90::norm_barriers_bytes(self.stages),
+                    false => 0,
+                }
+            }
         }
     }
 }
@@ -358,7 +362,7 @@ mod tests {
             assert_eq!(finds_winners, row.winners, "{}", row.name);
             let normalizes = is_normalized || row.name.ends_with("_normalized_scores");
             assert_eq!(normalizes, row.normalizes(), "{}", row.name);
-            assert_eq!(row.reads_norms(), row.normalizes() && !row.schedule.is_contiguous());
+            assert_eq!(is_normalized, row.reads_norms(), "{}", row.name);
             assert!(FORWARD[..i].iter().all(|other| other.name != row.name), "{}", row.name);
         }
     }

@@ -67,7 +67,7 @@ macro_rules! facts {
     (normalized $take:ident $($line:tt)*) => {
         $take! { true Persistent Normalized Normalized $($line)* } };
     (normalized_scores $take:ident $($line:tt)*) => {
-        $take! { false Persistent Normalized Normalized $($line)* } };
+        $take! { false Persistent SelfNormalized Normalized $($line)* } };
     (scaled $take:ident $($line:tt)*) => {
         $take! { false Persistent Scaled Normalized $($line)* } };
     (scaled_winners $take:ident $($line:tt)*) => {

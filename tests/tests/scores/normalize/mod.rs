@@ -218,15 +218,14 @@ fn one_huge_component_is_the_direction() {
 #[test]
 fn every_kernel_has_the_same_lengths() {
     const N: usize = 400;
-    const DIM: usize = 128;
-    fn check<T: Element>(lengths: &[f32]) {
+    fn check<T: Element>(dim: usize, lengths: &[f32]) {
         let value = |i: usize| ((i as u64 * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
         let length = |row: usize| lengths[row % lengths.len()];
-        let rows: Vec<T> = (0..N * DIM).map(|i| T::from_f32(value(i) * length(i / DIM))).collect();
-        let rows = Tokens::padded(&rows, N, 1, DIM).expect("documents");
-        let mut query = vec![T::from_f32(0.0); 32 * DIM];
-        (0..32).for_each(|row| query[row * DIM + 5 * row % DIM] = T::from_f32(0.5));
-        let query = Tokens::padded(&query, 32, 1, DIM).expect("queries");
+        let rows: Vec<T> = (0..N * dim).map(|i| T::from_f32(value(i) * length(i / dim))).collect();
+        let rows = Tokens::padded(&rows, N, 1, dim).expect("documents");
+        let mut query = vec![T::from_f32(0.0); 32 * dim];
+        (0..32).for_each(|row| query[row * dim + 5 * row % dim] = T::from_f32(0.5));
+        let query = Tokens::padded(&query, 32, 1, dim).expect("queries");
         for device in cuda_devices() {
             let owner = device.upload(&rows).expect("documents");
             let query = device.upload(&query).expect("queries");
@@ -259,8 +258,10 @@ fn every_kernel_has_the_same_lengths() {
             assert!(found.is_some(), "{device} has kernels");
         }
     }
-    check::<half::f16>(&[1.0, 0.001, 300.0]);
-    check::<bf16>(&[1.0, 1e-9, 2f32.powi(70), 2f32.powi(120)]);
+    for dim in [128, 96, 72, 17, 8] {
+        check::<half::f16>(dim, &[1.0, 0.001, 300.0]);
+        check::<bf16>(dim, &[1.0, 1e-9, 2f32.powi(70), 2f32.powi(120)]);
+    }
 }
 
 /// Memory of others is read as it is: squares beyond f32 are no obstacle, dot products would be,
