@@ -61,6 +61,8 @@ pub(in crate::sm90) unsafe fn find_norms<K: Kernel>(
             }
             sync_warp();
             barrier_arrive_if(shared.normed(first.slot), (lane == 0) as u32);
+            // Nothing waits for it, but a stage's rounds are counted alike in all of its barriers.
+            barrier_arrive_if(shared.normed(second.slot), (lane == 0) as u32);
             ring = second.next(shared.stages);
         });
     }
