@@ -48,6 +48,8 @@ pub trait Kernel {
     /// Registers of a thread of the first warpgroup, of an only consumer, and of one of two.
     const REGISTERS: [u32; 3] = match (Self::Element::SPLITS, Self::CONSUMERS) {
         (_, SWAP_AB_CONSUMERS) => [64, 104, 104],
+        // Two warps of the first find r besides.
+        _ if Self::FINDS_NORMS => [72, 184, 216],
         (false, _) => [56, 200, 224],
         (true, 1) => [80, 176, 216],
         (true, _) => [72, 176, 216],

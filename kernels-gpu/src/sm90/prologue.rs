@@ -9,6 +9,7 @@ use crate::sm90::kernel::{CONSUMER_WARPS, Kernel, Maps, SPLITTING_WARPS};
 use crate::sm90::producers::QueryTile;
 use crate::sm90::scheduler::ReceivedUnits;
 use crate::sm90::smem::Shared;
+use crate::sm90::smem::norms::NORM_WARPS;
 
 /// Runs the prologue of each warp of the producer warpgroup before its role: the first initialises
 /// the barriers of loading in one thread, the second those of storing, and the last looks up the
@@ -91,7 +92,7 @@ pub(super) unsafe fn init_loading<K: Kernel>(params: &ForwardParams, shared: &Sh
                 barrier_init(shared.landed(slot), 1);
             }
             if K::FINDS_NORMS {
-                barrier_init(shared.normed(slot), 1);
+                barrier_init(shared.normed(slot), NORM_WARPS);
             }
             slot += 1;
         }

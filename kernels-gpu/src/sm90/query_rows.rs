@@ -11,8 +11,6 @@ use crate::primitives::row_scales::RowScales;
 use crate::primitives::unroll::unroll;
 use crate::ptx::warp::shuffle_xor_f32;
 use crate::sm90::kernel::Kernel;
-use crate::sm90::scales::norms::row_norm;
-use crate::sm90::smem::Shared;
 
 /// The rows of a warp's fragments, for one thread.
 #[derive(Clone, Copy)]
@@ -76,28 +74,19 @@ impl WarpRows {
         rows
     }
 
-    /// Finds r of the rows that the thread has at a document's end, where kernels find it
-    /// themselves.
-    ///
-    /// # Safety
-    /// The query tile must be in shared memory, of the groups that these rows are of; `warp` must
-    /// be the consumer's.
+    /// The row of the query tile that the thread has at a document's end, in warp `warp` of the
+    /// consumers.
     #[inline(always)]
-    pub(super) unsafe fn find_norms<K: Kernel>(
-        &mut self,
-        params: &ForwardParams,
-        shared: &Shared,
-        warp: u32,
-        lane: u32,
-    ) {
-        if K::FINDS_NORMS {
-            let own = LaneRows::new(K::FRAGMENTS, lane);
-            let fragment = warp / 4 * K::FRAGMENTS as u32 + own.fragment;
-            let row = FRAGMENT_ROWS as u32 * fragment + 16 * (warp % 4) + own.first_row(lane);
-            let slabs = [shared.query_slab(0), shared.query_slab(1)];
-            // SAFETY: the caller's promise.
-            self.own_norms = [unsafe { row_norm::<K::Element>(slabs, row, params.dim) }; 2];
-        }
+    pub(super) fn own_row<K: Kernel>(warp: u32, lane: u32) -> u32 {
+        let own = LaneRows::new(K::FRAGMENTS, lane);
+        let fragment = warp / 4 * K::FRAGMENTS as u32 + own.fragment;
+        FRAGMENT_ROWS as u32 * fragment + 16 * (warp % 4) + own.first_row(lane)
+    }
+
+    /// Takes r of [`WarpRows::own_row`], where the kernel finds it itself.
+    #[inline(always)]
+    pub(super) fn take_norm(&mut self, norm: f32) {
+        self.own_norms = [norm; 2];
     }
 
     /// Starts the maxima of valid rows; the others need no maximum, and have the largest, which

@@ -288,38 +288,6 @@ fn short_queries_read_documents_that_are_one_run_as_they_lie() {
     }
 }
 
-/// What normalises short queries reads rows once, at any size; long ones have two fragments, and
-/// what finds winners is as it was.
-#[test]
-fn rows_that_are_normalised_without_winners_have_kernels_of_their_own() {
-    let cross = Pairing::cross();
-    for ((n, len), (n_documents, document_len), winners, expected) in [
-        ((1, 32), (1000, 300), false, "d128_q32_stream_k_normalized_scores"),
-        ((1, 32), (10_000, 300), false, "d128_q32_normalized_scores"),
-        ((1, 32), (100_000, 1024), false, "d128_q32_normalized_scores"),
-        ((1, 7), (3, 20), false, "d128_q32_normalized_scores"),
-        ((32, 32), (1024, 180), false, "d128_q256_normalized_scores"),
-        ((1, 1024), (1000, 1024), false, "d128_q256_normalized_scores"),
-        ((1, 48), (1000, 300), false, "d128_q64_normalized_scores"),
-        ((4, 32), (1000, 300), false, "d128_q128_normalized_scores"),
-        ((1, 32), (1000, 300), true, "d128_q64_normalized"),
-        ((1, 1024), (1000, 1024), true, "wide_q128_normalized"),
-    ] {
-        let queries = TokenLayout::padded(n, len, 128).unwrap();
-        let documents = TokenLayout::padded(n_documents, document_len, 128).unwrap();
-        let problem = Problem::new(&queries, &documents, &cross).unwrap();
-        for angular in [false, true] {
-            let options = ScoreOptions::default().normalize(true).angular(angular);
-            let options = options.winners(winners);
-            for element in [ElementType::F16, ElementType::Bf16] {
-                let access = [Access::uploaded(128, element); 2];
-                let plan = Plan::choose(&problem, element, &H200, access, &options).unwrap();
-                assert_eq!(plan.name(), format!("maxsim_forward_sm90_{element}_{expected}"));
-            }
-        }
-    }
-}
-
 fn are_read_as_they_lie(operand: Operand, normalize: bool, name: &str) {
     let row_bytes = (128 * operand.size_bytes()) as u64;
     let uploaded = Access { base: 0, pitch_bytes: row_bytes, n_centroids: 0 };

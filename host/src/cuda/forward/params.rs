@@ -119,19 +119,11 @@ impl ForwardPlan {
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
                 ForwardKernel::NormalizedContiguous(kernel) => {
-                    let params = NormalizedContiguousParams {
-                        runs: self.run_params(launch, params),
-                        maxima_are_cosines: u32::from(self.angular),
-                        reserved: 0,
-                    };
+                    let params = self.normalized_run_params(launch, params);
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
                 ForwardKernel::NormalizedContiguousStreamK(kernel) => {
-                    let params = NormalizedContiguousStreamKParams {
-                        shares: self.share_params(launch, params),
-                        maxima_are_cosines: u32::from(self.angular),
-                        reserved: 0,
-                    };
+                    let params = self.normalized_share_params(launch, params);
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
                 ForwardKernel::Residual(kernel) => {
@@ -241,6 +233,32 @@ impl ForwardPlan {
         let document_steps_inverse = inverse(document_steps, n_steps);
         let runs = self.run_params(launch, params);
         ContiguousStreamKParams { document_steps, document_steps_inverse, runs }
+    }
+
+    /// The parameters of kernels that read contiguous documents, and normalise rows.
+    fn normalized_run_params(
+        &self,
+        launch: &Launch,
+        params: &ForwardParams,
+    ) -> NormalizedContiguousParams {
+        NormalizedContiguousParams {
+            runs: self.run_params(launch, params),
+            maxima_are_cosines: u32::from(self.angular),
+            reserved: 0,
+        }
+    }
+
+    /// The same of equal shares.
+    fn normalized_share_params(
+        &self,
+        launch: &Launch,
+        params: &ForwardParams,
+    ) -> NormalizedContiguousStreamKParams {
+        NormalizedContiguousStreamKParams {
+            shares: self.share_params(launch, params),
+            maxima_are_cosines: u32::from(self.angular),
+            reserved: 0,
+        }
     }
 
     /// The parameters of kernels that read contiguous documents.

@@ -2,8 +2,8 @@
 //! of memory once.
 //!
 //! A lane has every fourth 16-byte chunk of a row. It adds squares in the order of
-//! `maxsim_row_norms`: those of a chunk one after the other, then chunks that are eight apart, four,
-//! two and one. So r of a row has the same bits whichever kernel finds it.
+//! `maxsim_row_norms`: those of a chunk one after the other, then chunks that are eight apart,
+//! four, two and one. So r of a row has the same bits whichever kernel finds it.
 
 use crate::abi::params::{Group, SQUARE_MIN};
 use crate::primitives::row_scales::{RowScales, SMALL, times};
@@ -153,7 +153,7 @@ pub(super) unsafe fn query_norm<K: Kernel>(queries: u32, lane: u32) -> f32 {
             norms[G] = squares.norm::<K::Element>(rows, lane);
         }
     });
-    if lane / 2 % 2 == 0 { norms[0] } else { norms[1] }
+    if (lane / 2).is_multiple_of(2) { norms[0] } else { norms[1] }
 }
 
 /// The squares of the elements, times [`SMALL`], of the row that [`Squares::norm`] gives a lane; in
@@ -173,7 +173,7 @@ unsafe fn small_square<E: ChunkElement>(rows: u32, lane: u32) -> f32 {
             let (mut sum, end) = (0.0, place + ROW_BYTES);
             while place < end {
                 let [even, odd, ..] = E::widen([load_shared_u32(place), 0, 0, 0]);
-                let x = SMALL * if lane % 2 == 0 { even } else { odd };
+                let x = SMALL * if lane.is_multiple_of(2) { even } else { odd };
                 sum = fma(x, x, sum);
                 place += 32;
             }

@@ -1,165 +1,114 @@
-//! r of rows that are normalised, found from the tiles that are multiplied: rows come out of memory
+//! Finds what rows are normalised by, from the tiles that are multiplied: rows come out of memory
 //! once.
 //!
-//! A lane takes a whole row, of which no two of eight lanes read from the same banks. It adds
-//! squares in the order of `maxsim_row_norms`: those of 16 bytes one after the other, then chunks of
-//! 16 bytes that are eight apart, four, two and one. So r has the same bits whichever kernel finds
-//! it.
+//! Two warps of the producer warpgroup take blocks of 32 rows in turns, the one that prepares masks
+//! and the one that loads queries: one alone would take as long as the products of 256 query rows.
 
-use crate::abi::layout::SLAB_BYTES;
 use crate::abi::layout::sm90::DOCUMENT_TILE;
-use crate::abi::params::{ForwardParams, SQUARE_MIN};
-use crate::primitives::row_scales::{SMALL, shared_place};
-use crate::primitives::row_vector::{LANE_ELEMENTS, VectorElement};
-use crate::primitives::unroll::unroll;
+use crate::abi::params::ForwardParams;
+use crate::primitives::documents::Documents;
+use crate::primitives::row_scales::shared_place;
+use crate::primitives::work_tile::Work;
 use crate::ptx::barrier::{barrier_arrive_if, barrier_wait};
-use crate::ptx::element::{Bf16, F16};
-use crate::ptx::math::{fma, max_nan, sqrt};
-use crate::ptx::shared::{
-    load_shared_u32, load_shared_u32x4, store_shared_f32, store_shared_u32x4,
-};
+use crate::ptx::shared::{store_shared_f32, store_shared_u32x4};
 use crate::ptx::warp::sync_warp;
-use crate::ptx::wgmma::{Operands, WgmmaElement};
 use crate::sm90::kernel::Kernel;
 use crate::sm90::scales::mask_words;
-use crate::sm90::scheduler::for_each_received_tile;
+use crate::sm90::scheduler::{ReceivedUnits, for_each_tile};
+use crate::sm90::smem::norms::{NORM_WARPS, row_norm};
 use crate::sm90::smem::{Ring, Shared};
 
-/// Finds r of each tile's rows, and turns the documents' mask, where there is one, into bits: one
-/// tile after the other, behind its copies and ahead of its products.
+/// Finds r in the warp that prepares masks.
 ///
 /// # Safety
 /// As [`crate::sm90::producers::load`].
 #[inline(always)]
-pub(in crate::sm90) unsafe fn find_norms<K: Kernel>(
-    params: &ForwardParams,
-    shared: &Shared,
-    lane: u32,
-) {
-    const { assert!(!K::FINDS_NORMS || K::SLABS == 2) };
-    let mut ring = Ring::START;
-    // SAFETY: the producer fills these stages in this order, and consumers release them when r is
-    // there, which depends on all that is read here; the whole warp is here.
+pub(super) unsafe fn find_norms<K: Kernel>(params: &ForwardParams, shared: &Shared, lane: u32) {
+    let mut norms = Norms::<0>::START;
+    let mut units = ReceivedUnits::START;
+    // SAFETY: the caller's promise.
     unsafe {
-        for_each_received_tile!(params, shared, lane, |start, left| {
-            let words = mask_words(params, start, left, lane);
-            let (first, second) = (ring, ring.next(shared.stages));
+        while let Some(work) = units.next(shared, lane) {
+            norms.find::<K>(params, shared, &work, lane);
+        }
+    }
+}
+
+/// Warp `WARP` of [`NORM_WARPS`], which finds r of its rows of each tile, one tile after the other,
+/// behind its copies and ahead of its products.
+pub(in crate::sm90) struct Norms<const WARP: u32> {
+    ring: Ring,
+}
+
+impl<const WARP: u32> Norms<WARP> {
+    /// Before the first tile.
+    pub(in crate::sm90) const START: Self = Norms { ring: Ring::START };
+
+    /// Finds r of a unit's rows. The first warp turns the documents' mask, where there is one, into
+    /// bits.
+    ///
+    /// # Safety
+    /// As [`crate::sm90::producers::load`]; units come in their order.
+    #[inline(always)]
+    pub(in crate::sm90) unsafe fn find<K: Kernel>(
+        &mut self,
+        params: &ForwardParams,
+        shared: &Shared,
+        work: &Work,
+        lane: u32,
+    ) {
+        const { assert!(!K::FINDS_NORMS || K::SLABS == 2) };
+        // SAFETY: the producer fills these stages in this order, and consumers release them when r
+        // is there, which depends on all that is read here; the whole warp is here.
+        unsafe {
+            let mut documents = Documents::new(params, work);
+            for_each_tile!(documents, |document, row| {
+                let (start, left) = (document.start + row, document.len - row);
+                let mut words = [0; 4];
+                if WARP == 0 {
+                    words = mask_words(params, start, left, lane);
+                }
+                self.find_in_tile::<K>(params, shared, words, left, lane);
+            });
+        }
+    }
+
+    /// Finds r of rows of the next tile, whose document has `left` rows from its first on.
+    ///
+    /// # Safety
+    /// As [`Norms::find`].
+    #[inline(always)]
+    unsafe fn find_in_tile<K: Kernel>(
+        &mut self,
+        params: &ForwardParams,
+        shared: &Shared,
+        words: [u32; 4],
+        left: u32,
+        lane: u32,
+    ) {
+        let (first, second) = (self.ring, self.ring.next(shared.stages));
+        self.ring = second.next(shared.stages);
+        // SAFETY: the caller's promise.
+        unsafe {
             barrier_wait(shared.full(first.slot), first.parity);
             barrier_wait(shared.full(second.slot), second.parity);
             let slabs = [shared.stage(first.slot), shared.stage(second.slot)];
             let place = shared.scales(first.slot) + shared_place(lane);
             // Rows behind a document's end have any r.
             let n_rows = left.min(DOCUMENT_TILE as u32);
-            let mut row = 0;
+            let mut row = 32 * WARP;
             while row < n_rows {
                 let norm = row_norm::<K::Element>(slabs, row + lane, params.dim);
                 store_shared_f32(place + 4 * row, norm);
-                row += 32;
+                row += 32 * NORM_WARPS;
             }
-            if lane == 0 && params.documents.mask != 0 {
+            if WARP == 0 && lane == 0 && params.documents.mask != 0 {
                 store_shared_u32x4(shared.mask(first.slot), words);
             }
             sync_warp();
             barrier_arrive_if(shared.normed(first.slot), (lane == 0) as u32);
             // Nothing waits for it, but a stage's rounds are counted alike in all of its barriers.
             barrier_arrive_if(shared.normed(second.slot), (lane == 0) as u32);
-            ring = second.next(shared.stages);
-        });
-    }
-}
-
-/// r of row `row` of a tile of two slabs in shared memory, whose rows have `dim` elements and zeros
-/// behind them.
-///
-/// # Safety
-/// The slabs must be there, with 128-byte swizzle.
-#[inline(always)]
-pub(in crate::sm90) unsafe fn row_norm<E: WgmmaElement>(
-    slabs: [u32; 2],
-    row: u32,
-    dim: u32,
-) -> f32 {
-    let [low, high] = slabs.map(|slab| slab + row * SLAB_BYTES as u32);
-    let swizzle = row % 8 * 16;
-    let (mut even, mut sum) = (0.0, 0.0);
-    // SAFETY: the caller's promise.
-    unsafe {
-        // A loop: there are registers for some chunks at a time.
-        let mut i = 0;
-        while i < 4 {
-            // Chunks 0, 2, 1 and 3, each with that four further on.
-            let at = (i % 2 * 32 + i / 2 * 16) ^ swizzle;
-            let four = square::<E>(load_shared_u32x4(low + at))
-                + square::<E>(load_shared_u32x4(high + at));
-            let at = at ^ 64;
-            let four = four
-                + (square::<E>(load_shared_u32x4(low + at))
-                    + square::<E>(load_shared_u32x4(high + at)));
-            sum = if i % 2 == 0 { four } else { sum + four };
-            even = if i == 1 { sum } else { even };
-            i += 1;
-        }
-        let sum = even + sum;
-        match matches!(E::OPERANDS, Operands::Bf16) && sum == f32::INFINITY {
-            true => SMALL / sqrt(small_square::<E>([low, high], swizzle, dim)),
-            false => 1.0 / sqrt(max_nan(sum, SQUARE_MIN)),
         }
     }
-}
-
-/// The elements of 16 bytes.
-#[inline(always)]
-fn widen<E: WgmmaElement>(chunk: [u32; 4]) -> [f32; LANE_ELEMENTS] {
-    match E::OPERANDS {
-        Operands::Bf16 => <Bf16 as VectorElement>::widen(chunk),
-        _ => <F16 as VectorElement>::widen(chunk),
-    }
-}
-
-/// Sum of the squares of the elements of 16 bytes.
-#[inline(always)]
-fn square<E: WgmmaElement>(chunk: [u32; 4]) -> f32 {
-    let values = widen::<E>(chunk);
-    let mut sum = 0.0;
-    unroll!(I in 0..8 => {
-        sum = fma(values[I], values[I], sum);
-    });
-    sum
-}
-
-/// Sum of the squares of a row's elements times [`SMALL`], in the order in which `maxsim_row_norms`
-/// adds these: as many lanes as the row has chunks of 16 bytes take every so many elements, and
-/// exchange their sums. Here they come in the order of reversed bits, so that neighbours are added.
-///
-/// # Safety
-/// As [`row_norm`]; the row must start at the addresses.
-#[inline(always)]
-unsafe fn small_square<E: WgmmaElement>(row: [u32; 2], swizzle: u32, dim: u32) -> f32 {
-    let n_lanes_log2 = (dim.div_ceil(LANE_ELEMENTS as u32) - 1).leading_zeros();
-    let n_lanes = 1 << (32 - n_lanes_log2);
-    let (mut pairs, mut sum) = ([0.0; 4], 0.0);
-    let mut i: u32 = 0;
-    while i < n_lanes {
-        sum = 0.0;
-        let mut element = (i.reverse_bits() >> 1) >> (n_lanes_log2 - 1);
-        while element < 128 {
-            let half = if element < 64 { row[0] } else { row[1] };
-            let place = half + ((element % 64 / 8 * 16) ^ swizzle) + element % 8 / 2 * 4;
-            // SAFETY: the caller's promise.
-            let word = unsafe { load_shared_u32(place) };
-            let [even, odd, ..] = widen::<E>([word, 0, 0, 0]);
-            let x = SMALL * if element % 2 == 0 { even } else { odd };
-            sum = fma(x, x, sum);
-            element += n_lanes;
-        }
-        let mut is_odd = true;
-        unroll!(BIT in 0..4 => {
-            let before = pairs[BIT];
-            pairs[BIT] = if is_odd && i & 1 << BIT == 0 { sum } else { before };
-            is_odd &= i & 1 << BIT != 0;
-            sum = if is_odd { before + sum } else { sum };
-        });
-        i += 1;
-    }
-    sum
 }

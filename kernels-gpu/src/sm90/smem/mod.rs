@@ -1,5 +1,6 @@
 //! Shared-memory addresses of a CTA, and positions in its rings.
 
+pub(in crate::sm90) mod norms;
 mod pairs;
 
 use crate::abi::layout::sm90::*;
