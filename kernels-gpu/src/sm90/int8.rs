@@ -1,6 +1,6 @@
 //! Tiles of 8-bit operands, INT8 or e4m3, with a scale for every token; of documents that were
-//! decoded before ([`crate::decoded_rows`]), whose scales are r, and whose queries have none; and of
-//! elements that are normalised, whose scales are r on both sides
+//! decoded before ([`crate::decoded_rows`]), whose scales are r, and whose queries have none; and
+//! of elements that are normalised, whose scales are r on both sides
 //! ([`crate::sm90::scales::norms`]).
 //!
 //! A column's scale multiplies its similarities before the maximum, a row's in the epilogue. The

@@ -96,8 +96,8 @@ macro_rules! sm90_kernels {
     maxsim_forward_sm90_bf16_d128_q64_normalized  Bf16 normalized [1 1 8 5 32 0.31]
     maxsim_forward_sm90_bf16_wide_q128_normalized Bf16 normalized [2 1 0 7 64 0.45]
 
-    // The same without winners. One warp finds r of a tile's rows from the tile itself, so that
-    // they are read once. The scales of a tile's columns take the room of a stage.
+    // The same without winners. Two warps find r of a tile's rows from the tile itself, so
+    // that they are read once. The scales of a tile's columns take the room of a stage.
     maxsim_forward_sm90_f16_d128_q256_normalized_scores
         NormalizedF16 normalized_scores [2 2 8 9 16 0.78]
     maxsim_forward_sm90_f16_d128_q128_normalized_scores
