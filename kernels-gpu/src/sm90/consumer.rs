@@ -163,6 +163,8 @@ pub(super) unsafe fn consume<K: Kernel, P: Product>(
                     let row = WarpRows::own_row::<K>(warp, consumer.lane);
                     let slabs = [shared.query_slab(0), shared.query_slab(1)];
                     consumer.rows.take_norm(row_norm::<K::Element>(slabs, row, params.dim));
+                    // Lanes with rows that are too long to square have gone another way.
+                    sync_warp();
                 }
                 // Both warpgroups start here at once. In step, both would reduce at the same time
                 // and the tensor cores would be idle: the second one lets the first go ahead.
