@@ -83,9 +83,9 @@ impl Engine {
         }
         for device in cuda_devices() {
             for row in FORWARD.iter().filter(|row| row.operand == element) {
-                // Rows that normalise serve calls of both kinds.
+                // Rows that normalise and find winners serve calls of both kinds.
                 for winners in [false, true] {
-                    if winners == row.winners || row.normalizes() {
+                    if winners == row.winners || row.normalizes() && row.winners {
                         engines.push(Engine { device: device.clone(), row: Some(row), winners });
                     }
                 }

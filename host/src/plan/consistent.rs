@@ -20,9 +20,12 @@ pub(super) fn agree(
 ) -> std::result::Result<(), String> {
     let Some(winners) = winners.filter(|winners| winners.name != row.name) else { return Ok(()) };
     let are_elements = matches!(row.operand, Operand::Element(_));
+    // Rows have the same lengths to the bit, whichever kernel finds them.
+    let same_operation =
+        row.row_operation == winners.row_operation || row.normalizes() && winners.normalizes();
     let same_products = are_elements
         && row.products() == winners.products()
-        && row.row_operation == winners.row_operation
+        && same_operation
         && row.tf32 == winners.tf32;
     if !same_products {
         return Err(format!("adds products in another way than {}", winners.name));

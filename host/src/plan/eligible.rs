@@ -40,7 +40,7 @@ pub(super) fn eligible(
         );
     }
     let is_element = matches!(row.operand, Operand::Element(_));
-    let finds_either = row.normalizes() || !is_element && row.winners;
+    let finds_either = row.winners && (row.normalizes() || !is_element);
     // Calls that are to have the bits of one with winners may have its kernel.
     let may_find = finds_either || row.winners && options.consistent;
     if row.winners != options.winners && !may_find {

@@ -245,7 +245,22 @@ macro_rules! run_contiguous {
         )
     };
     (ContiguousStreamK $params:ident) => {
-        crate::sm90::contiguous::forward_stream_k::<Row>(&$params)
+        crate::sm90::contiguous::forward_stream_k::<Row>(
+            &$params,
+            crate::primitives::row_scales::RowScales::NONE,
+        )
+    };
+    (NormalizedContiguous $params:ident) => {
+        crate::sm90::contiguous::forward::<Row>(
+            &$params.runs,
+            crate::primitives::row_scales::RowScales::of_cosines($params.maxima_are_cosines),
+        )
+    };
+    (NormalizedContiguousStreamK $params:ident) => {
+        crate::sm90::contiguous::forward_stream_k::<Row>(
+            &$params.shares,
+            crate::primitives::row_scales::RowScales::of_cosines($params.maxima_are_cosines),
+        )
     };
 }
 

@@ -71,6 +71,12 @@ impl LaneRows {
         LaneRows { fragment, half, n_rows: if n_fragments == 4 { 2 } else { 1 }, stores }
     }
 
+    /// The lane's first row of the fragment.
+    #[inline(always)]
+    pub fn first_row(&self, lane: u32) -> u32 {
+        lane / 4 + 8 * self.half
+    }
+
     /// The lane's values times their weights, 0 for rows that are no query tokens: bit `h` of
     /// `valid` says whether row `lane / 4 + 8 h` of the fragment is one.
     #[inline(always)]
@@ -88,7 +94,7 @@ impl LaneRows {
     /// As [`query_weight`].
     #[inline(always)]
     pub unsafe fn weights(&self, params: &ForwardParams, group: Group, lane: u32) -> [f32; 2] {
-        let row = lane / 4 + 8 * self.half;
+        let row = self.first_row(lane);
         // SAFETY: the caller's promise.
         unsafe {
             let first = query_weight(params, group, row);
@@ -102,7 +108,7 @@ impl LaneRows {
     /// As [`RowScales::query`].
     #[inline(always)]
     pub unsafe fn scales(&self, norms: RowScales, group: Group, lane: u32) -> [f32; 2] {
-        let row = lane / 4 + 8 * self.half;
+        let row = self.first_row(lane);
         // SAFETY: the caller's promise.
         unsafe {
             let first = norms.query(group, row);

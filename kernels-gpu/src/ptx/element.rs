@@ -43,6 +43,10 @@ elements! {
     ResidualF16 2;
     /// bf16, of documents decoded before the launch, beside r.
     ResidualBf16 2;
+    /// f16, of rows that are normalised without winners.
+    NormalizedF16 2;
+    /// bf16, of rows that are normalised without winners.
+    NormalizedBf16 2;
 }
 
 #[cfg(maxsim_arch = "sm_80")]

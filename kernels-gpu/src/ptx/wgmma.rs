@@ -8,7 +8,8 @@
 //! move above it.
 
 use crate::ptx::element::{
-    Bf16, E4m3, Element, F16, F32, I8, I8Affine, ResidualBf16, ResidualF16, Tf32,
+    Bf16, E4m3, Element, F16, F32, I8, I8Affine, NormalizedBf16, NormalizedF16, ResidualBf16,
+    ResidualF16, Tf32,
 };
 use core::arch::asm;
 
@@ -80,6 +81,9 @@ pub trait WgmmaElement: Element {
         matches!(Self::OPERANDS, Operands::I8 | Operands::I8Affine | Operands::E4m3);
     /// Whether documents' rows have a scale each.
     const HAS_SCALES: bool = Self::IS_CODE;
+    /// Whether scales are r of elements that are normalised, which the kernel finds itself, and
+    /// which queries' rows have, too.
+    const IS_NORMALIZED: bool = false;
     /// Whether documents' rows have a minimum, too, which code 0 stands for.
     const HAS_MINS: bool = matches!(Self::OPERANDS, Operands::I8Affine);
     /// Whether sums are promoted to f32 after a slab: the tensor cores add with fewer bits.
@@ -111,6 +115,18 @@ macro_rules! decoded_elements {
     )*};
 }
 decoded_elements!(ResidualF16 F16 ResidualBf16 Bf16);
+
+macro_rules! normalized_elements {
+    ($($name:ident $operands:ident)*) => {$(
+        /// Scales come with the tile, as those of codes.
+        impl WgmmaElement for $name {
+            const OPERANDS: Operands = Operands::$operands;
+            const HAS_SCALES: bool = true;
+            const IS_NORMALIZED: bool = true;
+        }
+    )*};
+}
+normalized_elements!(NormalizedF16 F16 NormalizedBf16 Bf16);
 
 /// Accumulators of a product.
 pub trait Accumulators: Copy {

@@ -19,6 +19,7 @@ use crate::sm90::query_rows::WarpRows;
 use crate::sm90::scheduler::ReceivedUnits;
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
+use crate::sm90::smem::norms::row_norm;
 
 /// A consumer thread and its registers that live across documents.
 pub(super) struct Consumer<'a> {
@@ -157,6 +158,13 @@ pub(super) unsafe fn consume<K: Kernel, P: Product>(
                 if K::SLABS > 0 {
                     barrier_wait(shared.query_full(), query_parity);
                     query_parity ^= 1;
+                }
+                if K::FINDS_NORMS {
+                    let row = WarpRows::own_row::<K>(warp, consumer.lane);
+                    let slabs = [shared.query_slab(0), shared.query_slab(1)];
+                    consumer.rows.take_norm(row_norm::<K::Element>(slabs, row, params.dim));
+                    // Lanes with rows that are too long to square have gone another way.
+                    sync_warp();
                 }
                 // Both warpgroups start here at once. In step, both would reduce at the same time
                 // and the tensor cores would be idle: the second one lets the first go ahead.

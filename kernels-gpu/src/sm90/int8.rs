@@ -1,5 +1,7 @@
-//! Tiles of 8-bit operands, INT8 or e4m3, with a scale for every token; and of documents that were
-//! decoded before ([`crate::decoded_rows`]), whose scales are r, and whose queries have none.
+//! Tiles of 8-bit operands, INT8 or e4m3, with a scale for every token; of documents that were
+//! decoded before ([`crate::decoded_rows`]), whose scales are r, and whose queries have none; and
+//! of elements that are normalised, whose scales are r on both sides
+//! ([`crate::sm90::scales::norms`]).
 //!
 //! A column's scale multiplies its similarities before the maximum, a row's in the epilogue. The
 //! warp that prepares masks copies the scales of a tile's columns with its first slab
@@ -16,6 +18,7 @@ use crate::primitives::row_scales::{
     affine, are_f16, load_columns, load_f16_columns, load_shared_columns, marked_row, scale,
 };
 use crate::primitives::unroll::unroll;
+use crate::ptx::barrier::barrier_wait;
 use crate::ptx::shared::load_shared_u32x4;
 use crate::ptx::warp::ballot;
 use crate::ptx::wgmma;
@@ -55,6 +58,9 @@ impl Consumer<'_> {
                 return columns.any();
             }
             self.wait_for_tile::<K>();
+            if K::FINDS_NORMS {
+                barrier_wait(self.shared.normed(self.ring.slot), self.ring.parity);
+            }
             if KIND == MASKED {
                 columns.valid = load_shared_u32x4(self.shared.mask(self.ring.slot));
             }

@@ -27,8 +27,12 @@ pub trait Kernel {
     /// Whether consumers load what columns are normalised by; scales of codes come with the tile.
     const LOADS_SCALES: bool = Self::NORMALIZES && !Self::Element::HAS_SCALES;
     /// Whether query rows have scales, too.
-    const SCALES_QUERIES: bool =
-        Self::NORMALIZES && (Self::Element::IS_CODE || !Self::Element::HAS_SCALES);
+    const SCALES_QUERIES: bool = Self::NORMALIZES
+        && (Self::Element::IS_CODE || Self::HAS_NORMS || !Self::Element::HAS_SCALES);
+    /// Whether scales are what elements are normalised by, and maxima may be cosines.
+    const HAS_NORMS: bool = Self::LOADS_SCALES || Self::FINDS_NORMS;
+    /// Whether the kernel finds these itself ([`crate::sm90::scales::norms`]).
+    const FINDS_NORMS: bool = Self::Element::IS_NORMALIZED;
     /// Whether INT32 accumulators skip the conversion to floats ([`crate::sm90::bitwise_max`]).
     const SKIPS_CONVERSION: bool =
         matches!(Self::Element::OPERANDS, Operands::I8) && !Self::WINNERS;
@@ -44,6 +48,8 @@ pub trait Kernel {
     /// Registers of a thread of the first warpgroup, of an only consumer, and of one of two.
     const REGISTERS: [u32; 3] = match (Self::Element::SPLITS, Self::CONSUMERS) {
         (_, SWAP_AB_CONSUMERS) => [64, 104, 104],
+        // Two warps of the first find r besides.
+        _ if Self::FINDS_NORMS => [72, 184, 216],
         (false, _) => [56, 200, 224],
         (true, 1) => [80, 176, 216],
         (true, _) => [72, 176, 216],

@@ -23,7 +23,8 @@
 //!
 //! Where rows are normalised ([`crate::primitives::row_scales`]), a consumer multiplies a tile's
 //! similarities by their columns' scales before the maximum, and the row maxima by the rows' in the
-//! epilogue.
+//! epilogue. Without winners, at dim 128, two warps find the scales from the tile
+//! ([`scales::norms`]), and consumers read them as those of codes: there is room for two fragments.
 //!
 //! Schedules: this kernel is persistent. Long queries of 8-bit operands have four consumers, for
 //! which documents are the rows of products ([`swap_ab`]). Where CTAs have few long documents each,
@@ -34,8 +35,8 @@
 //! Budget: 56 registers for the producer warpgroup, 224 for each of two consumers (2 × 64
 //! accumulators): 504 in all, as the CTA has at entry (3 × 168; a claim beyond that waits for
 //! ever). 200 for the only consumer where two CTAs share a multiprocessor (2 × 128 at entry). 72
-//! and 216, 80 and 176 for 3xTF32; 64 and 104 beside four consumers (5 × 96 at entry). Shared
-//! memory as `layout::sm90` states.
+//! and 216, 80 and 176 for 3xTF32; 72 and 216, 72 and 184 where r is found; 64 and 104 beside four
+//! consumers (5 × 96 at entry). Shared memory as `layout::sm90` states.
 //!
 //! Known loss: a tile's rows beyond the last query, and a document's columns up to the next width
 //! of the product.
@@ -63,7 +64,8 @@ mod tf32x3;
 mod units;
 
 pub use crate::ptx::element::{
-    Bf16, E4m3, F16, F32, I8, I8Affine, ResidualBf16, ResidualF16, Tf32,
+    Bf16, E4m3, F16, F32, I8, I8Affine, NormalizedBf16, NormalizedF16, ResidualBf16, ResidualF16,
+    Tf32,
 };
 pub use kernel::*;
 pub use persistent::forward;

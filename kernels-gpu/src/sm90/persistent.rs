@@ -2,15 +2,18 @@
 
 use crate::abi::params::ForwardParams;
 use crate::primitives::row_scales::RowScales;
+use crate::ptx::barrier::barrier_wait;
 use crate::ptx::thread::*;
 use crate::ptx::wgmma::WgmmaElement;
 use crate::sm90::compute::Stored;
 use crate::sm90::consumer::{Product, consume};
 use crate::sm90::epilogue::store_sums;
 use crate::sm90::kernel::{Kernel, Maps, n_threads};
-use crate::sm90::producers::{QueryTile, load, load_queries};
+use crate::sm90::producers::{QueryTile, load, load_queries, load_query};
 use crate::sm90::prologue::{begin, first_queries, init_loading, init_storing};
 use crate::sm90::scales::load_masks;
+use crate::sm90::scales::norms::Norms;
+use crate::sm90::scheduler::ReceivedUnits;
 use crate::sm90::smem::Shared;
 use crate::sm90::tf32x3;
 
@@ -96,9 +99,43 @@ pub(super) unsafe fn run<
             }
             1 => return store_sums::<K>(params, &shared, lane),
             2 => return load_masks::<K>(params, &shared, row_scales, lane),
+            3 if K::FINDS_NORMS => {
+                return load_queries_and_find_norms::<K>(params, &shared, maps, queries, lane);
+            }
             3 => return load_queries::<K>(params, &shared, maps, queries, lane),
             _ => {}
         }
         load::<K>(params, &shared, maps, lane);
+    }
+}
+
+/// Loads query tiles as [`load_queries`] does, and finds r of rows beside the warp that prepares
+/// masks: of a unit behind its query tile, without which consumers release no document.
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+unsafe fn load_queries_and_find_norms<K: Kernel>(
+    params: &ForwardParams,
+    shared: &Shared,
+    maps: Maps,
+    mut queries: QueryTile,
+    lane: u32,
+) {
+    let mut norms = Norms::<1>::START;
+    let mut units = ReceivedUnits::START;
+    let mut parity = 0;
+    // SAFETY: the caller's promise; consumers give a tile back when they receive a unit of another.
+    unsafe {
+        load_query::<K>(shared, maps, queries, lane);
+        while let Some(work) = units.next(shared, lane) {
+            if work.tile != queries.tile {
+                queries = QueryTile::new::<K>(params, work.tile, lane);
+                barrier_wait(shared.query_empty(), parity);
+                parity ^= 1;
+                load_query::<K>(shared, maps, queries, lane);
+            }
+            norms.find::<K>(params, shared, &work, lane);
+        }
     }
 }

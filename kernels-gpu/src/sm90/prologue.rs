@@ -9,6 +9,7 @@ use crate::sm90::kernel::{CONSUMER_WARPS, Kernel, Maps, SPLITTING_WARPS};
 use crate::sm90::producers::QueryTile;
 use crate::sm90::scheduler::ReceivedUnits;
 use crate::sm90::smem::Shared;
+use crate::sm90::smem::norms::NORM_WARPS;
 
 /// Runs the prologue of each warp of the producer warpgroup before its role: the first initialises
 /// the barriers of loading in one thread, the second those of storing, and the last looks up the
@@ -66,11 +67,16 @@ pub(super) unsafe fn first_queries<K: Kernel>(
 pub(super) unsafe fn init_loading<K: Kernel>(params: &ForwardParams, shared: &Shared, maps: Maps) {
     let n_loaders = match params.documents.mask {
         _ if K::Element::SPLITS => SPLITTING_WARPS,
+        // The mask comes with r.
+        _ if K::FINDS_NORMS => 1,
         0 => 1,
         _ => 2,
     };
     // Each lane arrives when its scales have.
-    let n_loaders = if K::Element::HAS_SCALES { n_loaders + 32 } else { n_loaders };
+    let n_loaders = match K::Element::HAS_SCALES && !K::FINDS_NORMS {
+        true => n_loaders + 32,
+        false => n_loaders,
+    };
     // SAFETY: the caller's promise.
     unsafe {
         prefetch_map(maps.documents);
@@ -84,6 +90,9 @@ pub(super) unsafe fn init_loading<K: Kernel>(params: &ForwardParams, shared: &Sh
             barrier_init(shared.empty(slot), CONSUMER_WARPS * K::CONSUMERS as u32);
             if K::Element::SPLITS {
                 barrier_init(shared.landed(slot), 1);
+            }
+            if K::FINDS_NORMS {
+                barrier_init(shared.normed(slot), NORM_WARPS);
             }
             slot += 1;
         }

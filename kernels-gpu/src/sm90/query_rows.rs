@@ -1,5 +1,6 @@
 //! A consumer warp's query rows: initial maxima of a document, and its epilogue.
 
+use crate::abi::layout::sm90::FRAGMENT_ROWS;
 use crate::abi::params::{ForwardParams, Group};
 use crate::primitives::accumulator::{Best, NO_WINNER};
 use crate::primitives::documents::TokenPlace;
@@ -55,7 +56,7 @@ impl WarpRows {
                 rows.valid[I] = unsafe { valid_rows(params, groups[I], lane) };
                 if own.fragment == I as u32 {
                     rows.own_valid = rows.valid[I];
-                    if K::SCALES_QUERIES {
+                    if K::SCALES_QUERIES && !K::FINDS_NORMS {
                         // SAFETY: the caller's promise.
                         rows.own_norms = unsafe { own.scales(row_scales, groups[I], lane) };
                     }
@@ -71,6 +72,21 @@ impl WarpRows {
             }
         });
         rows
+    }
+
+    /// The row of the query tile that the thread has at a document's end, in warp `warp` of the
+    /// consumers.
+    #[inline(always)]
+    pub(super) fn own_row<K: Kernel>(warp: u32, lane: u32) -> u32 {
+        let own = LaneRows::new(K::FRAGMENTS, lane);
+        let fragment = warp / 4 * K::FRAGMENTS as u32 + own.fragment;
+        FRAGMENT_ROWS as u32 * fragment + 16 * (warp % 4) + own.first_row(lane)
+    }
+
+    /// Takes r of [`WarpRows::own_row`], where the kernel finds it itself.
+    #[inline(always)]
+    pub(super) fn take_norm(&mut self, norm: f32) {
+        self.own_norms = [norm; 2];
     }
 
     /// Starts the maxima of valid rows; the others need no maximum, and have the largest, which
@@ -134,7 +150,7 @@ impl WarpRows {
             if K::SCALES_QUERIES {
                 rows = normalized(rows, self.own_norms);
             }
-            if K::LOADS_SCALES && row_scales.are_cosines() {
+            if K::HAS_NORMS && row_scales.are_cosines() {
                 rows = angular_scores(rows);
             }
             if store {

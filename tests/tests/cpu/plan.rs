@@ -106,8 +106,8 @@ fn rows_are_eligible_for_what_they_can_do_and_nothing_else() {
                             _ => 1,
                         };
                         let expected = row.operand == element
-                            // Rows that normalise find winners whether they are wanted or not.
-                            && (winners == row.winners || row.normalizes())
+                            // Rows that normalise and find winners do so wanted or not.
+                            && (winners == row.winners || row.normalizes() && row.winners)
                             && normalize == row.normalizes()
                             && (dim_min..=row.dim_max).contains(&dim)
                             && fits
@@ -279,12 +279,16 @@ fn long_documents_of_few_for_each_block_are_cut_where_shares_end() {
 
 #[test]
 fn short_queries_read_documents_that_are_one_run_as_they_lie() {
-    are_read_as_they_lie(ElementType::F16.into(), "maxsim_forward_sm90_f16_d128_q32");
-    are_read_as_they_lie(ElementType::Bf16.into(), "maxsim_forward_sm90_bf16_d128_q32");
-    are_read_as_they_lie(Operand::I8, "maxsim_forward_sm90_i8_d128_q32");
+    are_read_as_they_lie(ElementType::F16.into(), false, "maxsim_forward_sm90_f16_d128_q32");
+    are_read_as_they_lie(ElementType::Bf16.into(), false, "maxsim_forward_sm90_bf16_d128_q32");
+    are_read_as_they_lie(Operand::I8, false, "maxsim_forward_sm90_i8_d128_q32");
+    for element in [ElementType::F16, ElementType::Bf16] {
+        let name = format!("maxsim_forward_sm90_{element}_d128_q32_normalized_scores");
+        are_read_as_they_lie(element.into(), true, &name);
+    }
 }
 
-fn are_read_as_they_lie(operand: Operand, name: &str) {
+fn are_read_as_they_lie(operand: Operand, normalize: bool, name: &str) {
     let row_bytes = (128 * operand.size_bytes()) as u64;
     let uploaded = Access { base: 0, pitch_bytes: row_bytes, n_centroids: 0 };
     let packed = TokenLayout::packed(10, 128, &[1, 4, 5, 9]).expect("packed");
@@ -301,7 +305,7 @@ fn are_read_as_they_lie(operand: Operand, name: &str) {
         Plan::choose(&problem, operand, &H200, [of_queries, of_documents], options)
             .expect("a kernel")
     };
-    let options = ScoreOptions::default();
+    let options = ScoreOptions::default().normalize(normalize);
     for documents in [&packed, &padded] {
         let pairings = [cross.clone(), Pairing::own_candidates(3)];
         for pairing in pairings {
@@ -334,9 +338,9 @@ fn are_read_as_they_lie(operand: Operand, name: &str) {
     refused(plan(&queries, &masked, &cross, [uploaded; 2], &options), "no mask");
     let ids = Pairing::candidates(&[2i64, 0], 2).expect("ids");
     refused(plan(&queries, &packed, &ids, [uploaded; 2], &options), "in their order");
-    let splits = ScoreOptions::default().document_splits(2);
+    let splits = options.clone().document_splits(2);
     refused(plan(&queries, &packed, &cross, [uploaded; 2], &splits), "takes no document splits");
-    let winners = ScoreOptions::default().winners(true);
+    let winners = options.clone().winners(true);
     refused(plan(&queries, &packed, &cross, [uploaded; 2], &winners), "finds no winners");
 }
 

@@ -1,4 +1,5 @@
-//! Which kernels read the documents of short queries, by how much there is to read.
+//! Which kernels read the documents of short queries, by how much there is to read, and which
+//! normalise rows.
 
 use maxsim::format::ElementType;
 use maxsim::plan::{Access, Plan, Problem};
@@ -58,4 +59,36 @@ fn large_calls_read_documents_in_order() {
     }));
     let ragged = TokenLayout::packed(offsets[100_000] as usize, 128, &offsets).expect("documents");
     assert_eq!(chosen(32, &ragged), "maxsim_forward_sm90_f16_d128_q32");
+}
+
+/// What normalises short queries reads rows once, at any size; long ones have two fragments, and
+/// what finds winners is as it was.
+#[test]
+fn rows_that_are_normalised_without_winners_have_kernels_of_their_own() {
+    let cross = Pairing::cross();
+    for ((n, len), (n_documents, document_len), winners, expected) in [
+        ((1, 32), (1000, 300), false, "d128_q32_stream_k_normalized_scores"),
+        ((1, 32), (10_000, 300), false, "d128_q32_normalized_scores"),
+        ((1, 32), (100_000, 1024), false, "d128_q32_normalized_scores"),
+        ((1, 7), (3, 20), false, "d128_q32_normalized_scores"),
+        ((32, 32), (1024, 180), false, "d128_q256_normalized_scores"),
+        ((1, 1024), (1000, 1024), false, "d128_q256_normalized_scores"),
+        ((1, 48), (1000, 300), false, "d128_q64_normalized_scores"),
+        ((4, 32), (1000, 300), false, "d128_q128_normalized_scores"),
+        ((1, 32), (1000, 300), true, "d128_q64_normalized"),
+        ((1, 1024), (1000, 1024), true, "wide_q128_normalized"),
+    ] {
+        let queries = TokenLayout::padded(n, len, 128).unwrap();
+        let documents = TokenLayout::padded(n_documents, document_len, 128).unwrap();
+        let problem = Problem::new(&queries, &documents, &cross).unwrap();
+        for angular in [false, true] {
+            let options = ScoreOptions::default().normalize(true).angular(angular);
+            let options = options.winners(winners);
+            for element in [ElementType::F16, ElementType::Bf16] {
+                let access = [Access::uploaded(128, element); 2];
+                let plan = Plan::choose(&problem, element, &H200, access, &options).unwrap();
+                assert_eq!(plan.name(), format!("maxsim_forward_sm90_{element}_{expected}"));
+            }
+        }
+    }
 }

@@ -83,6 +83,54 @@ fn random_bf16() {
     Suite::run_random_on_kernels("contiguous_bf16", || cases(ElementType::Bf16), check);
 }
 
+/// Cases whose rows the kernel normalises, by lengths that it finds itself.
+fn normalized_cases(element: ElementType) -> impl Strategy<Value = Case> {
+    (cases(element), any::<[bool; 2]>()).prop_map(|(case, [angular, weights])| Case {
+        normalize: true,
+        angular,
+        weights,
+        ..case
+    })
+}
+
+#[test]
+fn random_normalized_f16() {
+    let cases = || normalized_cases(ElementType::F16);
+    Suite::run_random_on_kernels("contiguous_normalized_f16", cases, check);
+}
+
+#[test]
+fn random_normalized_bf16() {
+    let cases = || normalized_cases(ElementType::Bf16);
+    Suite::run_random_on_kernels("contiguous_normalized_bf16", cases, check);
+}
+
+/// Documents that end around the rows that are multiplied at a time, behind which rows of any
+/// length lie, and blocks of several queries.
+#[test]
+fn edges_of_normalized_rows() {
+    let mut cases = Vec::new();
+    for (i, len) in [1, 15, 16, 17, 31, 33, 63, 64, 65, 128].into_iter().enumerate() {
+        for (j, element) in [ElementType::F16, ElementType::Bf16].into_iter().enumerate() {
+            for (pairs, queries, documents) in [
+                (Pairs::Cross, vec![32], vec![len, 1, len, 2, 2 * len + 1]),
+                (Pairs::Cross, vec![1, 31, 33], vec![len; 7]),
+                (Pairs::Own { k: 2 }, vec![20; 300], vec![len % 5 + 1; 600]),
+            ] {
+                let values = Values::ALL[(i + cases.len()) % Values::ALL.len()];
+                let mut case =
+                    Case { element, values, pairs, ..Case::new(DIM, &queries, &documents) };
+                case.queries.valid_percent = [None, Some(60)][i % 2];
+                (case.normalize, case.poison) = (true, true);
+                (case.angular, case.token_scores) = ((i + j) % 2 == 0, i % 3 == 0);
+                case.seed = cases.len() as u64;
+                cases.push(case);
+            }
+        }
+    }
+    Suite::run_on_kernels("contiguous_edges_of_normalized", cases, check);
+}
+
 /// INT8, with scales of any two types.
 fn int8_cases() -> impl Strategy<Value = QuantizedCase> {
     let element = select(&ElementType::ALL);
@@ -225,8 +273,10 @@ fn twenty_runs_give_the_same_bits() {
         let mut n_cases = 0;
         for (queries, pairs) in REPEATED {
             let case = Case { element: T::TYPE, pairs, ..Case::new(DIM, queries, &lengths) };
-            repeat_on_rows::<T>(suite, &case, is_meant)?;
-            n_cases += 1;
+            repeat_on_rows::<T>(suite, &case, |row| is_meant(row) && !row.normalizes())?;
+            let case = Case { normalize: true, ..case };
+            repeat_on_rows::<T>(suite, &case, |row| is_meant(row) && row.normalizes())?;
+            n_cases += 2;
         }
         Ok(n_cases)
     }
@@ -361,7 +411,8 @@ fn past_2_31_elements() {
         let repeated: Vec<f16> = period.iter().copied().cycle().take(N * LEN * DIM).collect();
         let queries = tokens(&case.queries, &queries, &of_queries).map_err(text)?;
         let documents = Tokens::padded(&repeated, N, LEN, DIM).map_err(text)?;
-        on_rows(ElementType::F16, is_meant, |device, row| {
+        let is_plain = |row: &Variant| is_meant(row) && !row.normalizes();
+        on_rows(ElementType::F16, is_plain, |device, row| {
             let documents = device.upload(&documents).map_err(text)?;
             let cross = Pairing::cross();
             let found = device.score_with(&queries, &documents, &cross, &options(row));

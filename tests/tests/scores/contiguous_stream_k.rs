@@ -72,6 +72,28 @@ fn random_bf16() {
     Suite::run_random_on_kernels("contiguous_stream_k_bf16", || cases(ElementType::Bf16), check);
 }
 
+/// Rows that the kernel normalises, by lengths that it finds itself.
+fn normalized_cases(element: ElementType) -> impl Strategy<Value = Case> {
+    (cases(element), any::<[bool; 2]>()).prop_map(|(case, [angular, weights])| Case {
+        normalize: true,
+        angular,
+        weights,
+        ..case
+    })
+}
+
+#[test]
+fn random_normalized_f16() {
+    let cases = || normalized_cases(ElementType::F16);
+    Suite::run_random_on_kernels("contiguous_stream_k_normalized_f16", cases, check);
+}
+
+#[test]
+fn random_normalized_bf16() {
+    let cases = || normalized_cases(ElementType::Bf16);
+    Suite::run_random_on_kernels("contiguous_stream_k_normalized_bf16", cases, check);
+}
+
 /// Queries, how many documents, and how long: on 264 blocks, one or two documents for each and a
 /// third for some, and fewer than blocks; on 396, two or three.
 const SHAPES: [(&[usize], usize, usize); 13] = [
@@ -104,6 +126,7 @@ fn many_shares() {
             let (documents, token_scores) = (vec![len; n], false);
             let case =
                 Case { element, values, token_scores, ..Case::new(DIM, queries, &documents) };
+            cases.push(Case { normalize: true, angular: i % 2 == 0, ..case.clone() });
             cases.push(case);
         }
     }
@@ -126,13 +149,14 @@ fn twenty_runs_give_the_bits_of_whole_documents() {
                 let queries = tokens(&case.queries, &data.queries, &halves[0]).map_err(text)?;
                 let documents =
                     tokens(&case.documents, &data.documents, &halves[1]).map_err(text)?;
-                let is_whole = |row: &&Variant| {
-                    row.schedule.is_contiguous()
-                        && !row.schedule.is_stream_k()
-                        && row.operand == Operand::Element(T::TYPE)
-                };
-                let whole = FORWARD.iter().find(is_whole).ok_or("no row has whole documents")?;
                 on_rows(T::TYPE, is_meant, |device, row| {
+                    let is_whole = |whole: &&Variant| {
+                        whole.schedule.is_contiguous()
+                            && !whole.schedule.is_stream_k()
+                            && whole.operand == Operand::Element(T::TYPE)
+                            && whole.row_operation == row.row_operation
+                    };
+                    let whole = FORWARD.iter().find(is_whole).ok_or("none has whole documents")?;
                     let queries = device.upload(&queries).map_err(text)?;
                     let documents = device.upload(&documents).map_err(text)?;
                     let run = |kernel: &Variant| {

@@ -3,7 +3,8 @@
 use cust::sys::CUstream;
 use maxsim_kernels::abi::params::{
     ByCentroidParams, ContiguousParams, ContiguousStreamKParams, ContiguousUnit, ForwardParams,
-    NormalizedParams, ResidualParams, ScaledContiguousParams, Unit, UnitStart, inverse,
+    NormalizedContiguousParams, NormalizedContiguousStreamKParams, NormalizedParams,
+    ResidualParams, ScaledContiguousParams, Unit, UnitStart, inverse,
 };
 use maxsim_kernels::table::forward::{ForwardEntry, Variant};
 
@@ -27,6 +28,8 @@ pub(in crate::cuda) enum ForwardKernel {
     Contiguous(Kernel<ContiguousParams>),
     ScaledContiguous(Kernel<ScaledContiguousParams>),
     ContiguousStreamK(Kernel<ContiguousStreamKParams>),
+    NormalizedContiguous(Kernel<NormalizedContiguousParams>),
+    NormalizedContiguousStreamK(Kernel<NormalizedContiguousStreamKParams>),
     Residual(Kernel<ResidualParams>),
     ByCentroid(Kernel<ByCentroidParams>),
 }
@@ -43,6 +46,12 @@ impl CudaDevice {
             }
             ForwardEntry::ContiguousStreamK(entry) => {
                 ForwardKernel::ContiguousStreamK(self.kernel(entry)?)
+            }
+            ForwardEntry::NormalizedContiguous(entry) => {
+                ForwardKernel::NormalizedContiguous(self.kernel(entry)?)
+            }
+            ForwardEntry::NormalizedContiguousStreamK(entry) => {
+                ForwardKernel::NormalizedContiguousStreamK(self.kernel(entry)?)
             }
             ForwardEntry::Residual(entry) => ForwardKernel::Residual(self.kernel(entry)?),
             ForwardEntry::ByCentroid(entry) => ForwardKernel::ByCentroid(self.kernel(entry)?),
@@ -106,16 +115,15 @@ impl ForwardPlan {
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
                 ForwardKernel::ContiguousStreamK(kernel) => {
-                    let runs = self.run_params(launch, params);
-                    let document_steps = match launch.units {
-                        Units::StreamK(shares) => shares.document_steps,
-                        // Such kernels are launched with shares alone.
-                        _ => 0,
-                    };
-                    let n_steps = document_steps * launch.entries.len() as u32;
-                    let document_steps_inverse = inverse(document_steps, n_steps);
-                    let params =
-                        ContiguousStreamKParams { document_steps, document_steps_inverse, runs };
+                    let params = self.share_params(launch, params);
+                    start(entered, stream, kernel, grid, shared_bytes, &params)
+                }
+                ForwardKernel::NormalizedContiguous(kernel) => {
+                    let params = self.normalized_run_params(launch, params);
+                    start(entered, stream, kernel, grid, shared_bytes, &params)
+                }
+                ForwardKernel::NormalizedContiguousStreamK(kernel) => {
+                    let params = self.normalized_share_params(launch, params);
                     start(entered, stream, kernel, grid, shared_bytes, &params)
                 }
                 ForwardKernel::Residual(kernel) => {
@@ -211,6 +219,45 @@ impl ForwardPlan {
             aligned: u32::from(aligned),
             // Of splits no sum is used, and token scores are those without weights.
             query_weights: if self.splits.is_some() { 0 } else { queries.weights() },
+        }
+    }
+
+    /// The parameters of kernels that read equal shares of contiguous documents.
+    fn share_params(&self, launch: &Launch, params: &ForwardParams) -> ContiguousStreamKParams {
+        let document_steps = match launch.units {
+            Units::StreamK(shares) => shares.document_steps,
+            // Such kernels are launched with shares alone.
+            _ => 0,
+        };
+        let n_steps = document_steps * launch.entries.len() as u32;
+        let document_steps_inverse = inverse(document_steps, n_steps);
+        let runs = self.run_params(launch, params);
+        ContiguousStreamKParams { document_steps, document_steps_inverse, runs }
+    }
+
+    /// The parameters of kernels that read contiguous documents, and normalise rows.
+    fn normalized_run_params(
+        &self,
+        launch: &Launch,
+        params: &ForwardParams,
+    ) -> NormalizedContiguousParams {
+        NormalizedContiguousParams {
+            runs: self.run_params(launch, params),
+            maxima_are_cosines: u32::from(self.angular),
+            reserved: 0,
+        }
+    }
+
+    /// The same of equal shares.
+    fn normalized_share_params(
+        &self,
+        launch: &Launch,
+        params: &ForwardParams,
+    ) -> NormalizedContiguousStreamKParams {
+        NormalizedContiguousStreamKParams {
+            shares: self.share_params(launch, params),
+            maxima_are_cosines: u32::from(self.angular),
+            reserved: 0,
         }
     }
 

@@ -158,7 +158,7 @@ impl ForwardPlan {
                 list.tiles.n_tiles()?,
                 n_centroids,
             )?,
-            row_norms: match (variant.normalizes(), variant.operand) {
+            row_norms: match (variant.reads_norms(), variant.operand) {
                 (true, Operand::Element(element)) => Some(device.kernel_of(&ROW_NORMS, element)?),
                 _ => None,
             },

@@ -167,6 +167,11 @@ pub const fn maxima_offset(query_tile: usize, slabs: usize, stages: usize, parts
     scales_offset(query_tile, slabs, stages, parts) + stages * SCALES_BYTES
 }
 
+/// Bytes of the barriers of kernels that find what rows are normalised by, behind the scales.
+pub const fn norm_barriers_bytes(stages: usize) -> usize {
+    8 * stages
+}
+
 /// Dynamic shared memory. Its start is declared to be aligned to [`TILE_ALIGN`]: there is no room
 /// to align it in, which would cost a stage where two blocks share a multiprocessor.
 pub const fn shared_bytes(

@@ -86,6 +86,32 @@ pub struct ScaledContiguousParams {
     pub query_scales: u64,
 }
 
+/// Parameters of such entries that normalise rows, by r that they find themselves.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NormalizedContiguousParams {
+    /// Parameters of the entries for elements as they are.
+    pub runs: ContiguousParams,
+    /// 1 where maxima are cosines of angular scores
+    /// ([`crate::abi::params::NormalizedParams::maxima_are_cosines`]).
+    pub maxima_are_cosines: u32,
+    /// Padding.
+    pub reserved: u32,
+}
+
+/// The same of units that end within documents.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NormalizedContiguousStreamKParams {
+    /// Parameters of the entries for elements as they are.
+    pub shares: ContiguousStreamKParams,
+    /// 1 where maxima are cosines of angular scores
+    /// ([`crate::abi::params::NormalizedParams::maxima_are_cosines`]).
+    pub maxima_are_cosines: u32,
+    /// Padding.
+    pub reserved: u32,
+}
+
 /// A unit of work whose documents are one run of rows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,8 @@ pub mod xtr;
 
 pub use crate::abi::params::bandwidth::{BANDWIDTH_THREADS, BandwidthParams};
 pub use crate::abi::params::contiguous::{
-    ContiguousParams, ContiguousStreamKParams, ContiguousUnit, ScaledContiguousParams,
+    ContiguousParams, ContiguousStreamKParams, ContiguousUnit, NormalizedContiguousParams,
+    NormalizedContiguousStreamKParams, ScaledContiguousParams,
 };
 pub use crate::abi::params::document_splits::{
     COMBINE_SPLITS_SHARED_BYTES, COMBINE_SPLITS_THREADS, CombineSplitsParams, NO_TOKEN_SCORE,

@@ -29,6 +29,10 @@ use crate::ptx::shared::load_shared_f32x4_at;
 #[cfg(maxsim_arch = "sm_80")]
 pub use norms::row_norms;
 
+/// 2⁻¹⁰⁰: 4096 squares of the largest number times this are 10²¹ together; and what underflows
+/// beside a sum that overflowed counts for nothing.
+pub(crate) const SMALL: f32 = f32::from_bits((127 - 100) << 23);
+
 /// Addresses of the scales of the rows of both matrices.
 #[derive(Clone, Copy)]
 pub struct RowScales {
@@ -65,6 +69,14 @@ impl RowScales {
             f16: params.document_scales_are_f16,
             cosines: 0,
         }
+    }
+
+    /// None, in a launch whose kernel finds r itself; `cosines` is 1 where maxima are cosines of
+    /// angular scores.
+    #[cfg(maxsim_arch = "sm_90a")]
+    #[inline(always)]
+    pub fn of_cosines(cosines: u32) -> RowScales {
+        RowScales { cosines, ..RowScales::NONE }
     }
 
     /// Whether maxima are cosines of angular scores.

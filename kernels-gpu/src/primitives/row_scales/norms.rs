@@ -9,6 +9,7 @@ use core::hint::assert_unchecked;
 
 use crate::abi::params::SQUARE_MIN;
 use crate::abi::params::backward::{RowNormsParams, WARPS};
+use crate::primitives::row_scales::SMALL;
 use crate::primitives::row_vector::{Columns, VectorElement, load_element};
 use crate::primitives::unroll::unroll;
 use crate::primitives::work_tile::load_weight;
@@ -72,10 +73,6 @@ unsafe fn of_rows<T: VectorElement, const ALIGNED: bool>(params: &RowNormsParams
         }
     }
 }
-
-/// 2⁻¹⁰⁰: 4096 squares of the largest number times this are 10²¹ together; and what underflows
-/// beside a sum that overflowed counts for nothing.
-const SMALL: f32 = f32::from_bits((127 - 100) << 23);
 
 /// The squares of a lane's elements of a row that it `has`, times [`SMALL`], one element after
 /// the other: rows so long are rare, and registers are not.

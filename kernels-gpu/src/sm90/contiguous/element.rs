@@ -11,6 +11,16 @@ use crate::sm90::contiguous::products::Sums;
 pub trait ChunkElement: Element {
     /// Whether similarities are sums of products times a scale of each row.
     const HAS_SCALES: bool;
+    /// Whether rows are normalised, by r that the kernel finds itself ([`super::norms`]).
+    const NORMALIZES: bool = false;
+    /// Whether the sum of squares of some row is beyond f32.
+    const SQUARES_OVERFLOW: bool = false;
+
+    /// The elements of 16 bytes as numbers, of rows that are normalised.
+    #[inline(always)]
+    fn widen(_: [u32; 4]) -> [f32; 8] {
+        [0.0; 8]
+    }
 
     /// `c + a · b`, as its bits.
     ///

@@ -1,5 +1,6 @@
 //! The warp that loads query tiles and stores scores.
 
+use crate::abi::angular::angular;
 use crate::abi::layout::contiguous::*;
 use crate::abi::params::{ContiguousParams, ForwardParams, Group};
 use crate::primitives::documents::{TokenPlace, store_token};
@@ -13,8 +14,9 @@ use crate::ptx::global::store_u32;
 use crate::ptx::math::max_nan;
 use crate::ptx::shared::{load_shared_f32, load_shared_u32};
 use crate::ptx::thread::*;
-use crate::ptx::warp::{broadcast, shuffle_xor_f32, sync_warp};
+use crate::ptx::warp::{ballot, broadcast, shuffle_xor_f32, sync_warp};
 use crate::sm90::contiguous::element::ChunkElement;
+use crate::sm90::contiguous::norms::query_norm;
 use crate::sm90::contiguous::prologue::init_storing;
 use crate::sm90::contiguous::units::{Run, tile_of};
 use crate::sm90::contiguous::{END, GROUPS, Kernel, Shared, is_dynamic, lane_row};
@@ -42,10 +44,11 @@ pub(super) unsafe fn store<K: Kernel>(
         if all.query_len == 0 {
             tile.load(all, &shared, lane);
         }
-        arrive_threads(K::THREADS);
+        meet::<K>();
         let (mut slots, mut parity) = (Ring::START, 0);
         loop {
-            let results = Results::new::<K>(params, &tile, row_scales, lane);
+            let mut results = Results::new::<K>(params, &tile, row_scales, lane);
+            let has_loaded = results.find_norm(&shared, parity, lane) & all.zero;
             // With the dynamic scheduler there is one tile, and slots state whose maxima they have.
             let n_units = if is_dynamic::<K>(all) { 0 } else { all.n_units };
             unit += grid_dim_x();
@@ -55,7 +58,8 @@ pub(super) unsafe fn store<K: Kernel>(
                 barrier_wait(shared.query_empty(), parity);
                 parity ^= 1;
                 tile = Tile::new(all, tile_of(all, unit));
-                tile.load(all, &shared, lane);
+                // Behind the loads of the tile that it overwrites: see `Queries::load`.
+                tile.load(all, &shared, lane | has_loaded);
             }
             let mut entry = run.entry;
             let entry_end = if is_dynamic::<K>(all) { END } else { run.entry_end };
@@ -75,6 +79,22 @@ pub(super) unsafe fn store<K: Kernel>(
                 return;
             }
             run = next;
+        }
+    }
+}
+
+/// Meets the warps that multiply. The storing warp waits for them where it reads the query tile,
+/// whose barrier is set up by another.
+///
+/// # Safety
+/// One whole warp, once.
+#[inline(always)]
+pub(super) unsafe fn meet<K: Kernel>() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match K::Element::NORMALIZES {
+            true => wait_threads(K::THREADS),
+            false => arrive_threads(K::THREADS),
         }
     }
 }
@@ -177,8 +197,10 @@ pub(super) struct Results {
     first: u32,
     results: u64,
     place: TokenPlace,
-    /// The scale of the query row, where rows have any.
+    /// The scale of the query row, where rows have any, or r.
     scale: f32,
+    /// Whether maxima are cosines of angular scores.
+    are_cosines: bool,
     /// The weight of the query row.
     weight: f32,
 }
@@ -214,8 +236,32 @@ impl Results {
                 results: params.results,
                 place,
                 scale,
+                are_cosines: K::Element::NORMALIZES && row_scales.are_cosines(),
                 weight: work_tile::query_weight(params, own, row),
             }
+        }
+    }
+
+    /// Finds r of the lane's query row, where rows are normalised, when the tile is there. Returns
+    /// a word that depends on all lanes' loads.
+    ///
+    /// # Safety
+    /// One whole warp, behind [`meet`]; `parity` must be that of the tile.
+    #[inline(always)]
+    pub(super) unsafe fn find_norm<K: Kernel>(
+        &mut self,
+        shared: &Shared<K>,
+        parity: u32,
+        lane: u32,
+    ) -> u32 {
+        if !K::Element::NORMALIZES {
+            return 0;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            barrier_wait(shared.query_full(), parity);
+            self.scale = query_norm::<K>(shared.queries(), lane);
+            ballot((self.scale < 0.0) as u32)
         }
     }
 
@@ -231,8 +277,11 @@ impl Results {
         mut most: f32,
         lane: u32,
     ) {
-        if K::Element::HAS_SCALES {
+        if K::Element::HAS_SCALES || K::Element::NORMALIZES {
             most *= self.scale;
+        }
+        if K::Element::NORMALIZES && self.are_cosines {
+            most = angular(most);
         }
         // SAFETY: the caller's promise; only one lane has a query row, and stores a result.
         unsafe {

@@ -66,9 +66,15 @@ pub struct Scales {
 impl Scales {
     pub(super) const NONE: Scales = Scales { stored: [[1.0; 2]; 2], are_f16: false };
 
+    /// Scales that are numbers.
+    #[inline(always)]
+    pub(super) fn of(stored: [[f32; 2]; 2]) -> Scales {
+        Scales { stored, are_f16: false }
+    }
+
     /// Converts the stored values to numbers.
     #[inline(always)]
-    fn widen(&self) -> [[f32; 2]; 2] {
+    pub(super) fn widen(&self) -> [[f32; 2]; 2] {
         let number = |stored: f32| match self.are_f16 {
             true => widen_f16(stored.to_bits())[0],
             false => stored,

@@ -145,7 +145,10 @@ impl<K: Kernel> Cursor<K> {
                     scales = documents.scales.load(room, self.row - first, first, lane);
                 }
                 let rows = shared.stage(self.ring.slot) + first * K::BYTES;
-                let c = queries.multiply::<K>(rows, lane);
+                let (c, squares) = queries.multiply::<K>(rows, lane);
+                if K::Element::NORMALIZES {
+                    scales = squares.columns::<K::Element>(rows, lane);
+                }
                 best.update(K::Element::similarities(c, &scales), stop - self.row, lane);
                 self.row = stop;
                 if self.row == self.chunk_end {

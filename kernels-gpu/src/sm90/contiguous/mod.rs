@@ -18,10 +18,12 @@
 //!     storing warp, in a small ring.
 //!  4. The storing warp takes the maxima of all warps, adds the rows, and stores the score. It
 //!     loads the query tiles, too.
-//!  5. Large calls of codes use the dynamic scheduler ([`tile_scheduler`]): a warp takes tickets
+//!  5. Where rows are normalised, a warp finds r of a chunk's rows from the elements that it
+//!     multiplies, and the storing warp r of the query tile's ([`norms`]): rows are read once.
+//!  6. Large calls of codes use the dynamic scheduler ([`tile_scheduler`]): a warp takes tickets
 //!     and publishes the next unit, whose first chunks the others prefetch while they multiply the
 //!     last of this one.
-//!  6. Stream-K, in kernels of its own ([`stream_k`]), gives each CTA an equal share of the rows:
+//!  7. Stream-K, in kernels of its own ([`stream_k`]), gives each CTA an equal share of the rows:
 //!     the part of a document that continues in the next share comes first, and the storing warp
 //!     publishes its maxima. A warp's first chunk is copied by its lanes ([`prologue`]), before
 //!     there are barriers.
@@ -39,6 +41,7 @@ mod element;
 mod epilogue;
 mod int8;
 mod mma_loop;
+mod norms;
 mod prefetch;
 mod products;
 mod prologue;
@@ -51,7 +54,7 @@ use crate::abi::layout::contiguous::*;
 use crate::abi::params::{ContiguousParams, ContiguousStreamKParams, Group, NORMS_PADDING};
 use crate::primitives::row_scales::RowScales;
 use crate::ptx::element::Element;
-pub use crate::ptx::element::{Bf16, F16, I8};
+pub use crate::ptx::element::{Bf16, F16, I8, NormalizedBf16, NormalizedF16};
 use crate::ptx::shared::dynamic_shared;
 use crate::ptx::thread::thread_idx_x;
 use crate::ptx::warp::broadcast;
@@ -242,9 +245,9 @@ pub unsafe fn forward<K: Kernel>(params: &ContiguousParams, row_scales: RowScale
 ///
 /// # Safety
 /// Launched with the line's threads and dynamic shared memory; `params` as
-/// [`ContiguousStreamKParams`] says.
+/// [`ContiguousStreamKParams`] says; `row_scales` has none.
 #[inline(always)]
-pub unsafe fn forward_stream_k<K: Kernel>(params: &ContiguousStreamKParams) {
+pub unsafe fn forward_stream_k<K: Kernel>(params: &ContiguousStreamKParams, row_scales: RowScales) {
     const { assert!(K::STAGES <= 16 && !K::HAS_SCHEDULER && !K::Element::HAS_SCALES) };
     let lane = thread_idx_x() % 32;
     // SAFETY: as in [`forward`].
@@ -252,7 +255,7 @@ pub unsafe fn forward_stream_k<K: Kernel>(params: &ContiguousStreamKParams) {
         let warp = broadcast(thread_idx_x() / 32);
         let shared = Shared::<K> { base: dynamic_shared(), warp, kernel: PhantomData };
         if warp == K::WARPS as u32 {
-            return stream_k::store(params, shared, lane);
+            return stream_k::store(params, shared, row_scales, lane);
         }
         stream_k::multiply(params, shared, lane);
     }

@@ -8,6 +8,7 @@ use crate::ptx::math::max_nan;
 use crate::ptx::shared::load_shared_u32x4;
 use crate::ptx::warp::sync_warp;
 use crate::sm90::contiguous::element::ChunkElement;
+use crate::sm90::contiguous::norms::Squares;
 use crate::sm90::contiguous::{GROUPS, Kernel, Shared};
 
 /// Rows that are multiplied at a time.
@@ -60,21 +61,26 @@ impl Queries {
     }
 
     /// Sums of products with the 16 tokens whose rows start at `rows` in shared memory: of group
-    /// `g` and tokens `8 n` and following, laid out as in [`crate::primitives::accumulator`].
+    /// `g` and tokens `8 n` and following, laid out as in [`crate::primitives::accumulator`]; and
+    /// the tokens' squares, where rows are normalised.
     ///
     /// # Safety
     /// One whole warp.
     #[inline(always)]
-    pub(super) unsafe fn multiply<K: Kernel>(&self, rows: u32, lane: u32) -> Sums {
+    pub(super) unsafe fn multiply<K: Kernel>(&self, rows: u32, lane: u32) -> (Sums, Squares) {
         let own = rows + lane / 4 * K::BYTES + lane % 4 * 16;
         // SAFETY: all-zero bytes are numbers; the caller's promise.
         unsafe {
             let mut c: Sums = core::mem::zeroed();
+            let mut squares = Squares::NONE;
             unroll!(I in 0..4 => {
                 if 64 * (I as u32) < K::BYTES {
                     unroll!(N in 0..2 => {
                         let [x, y, z, w] =
                             load_shared_u32x4(own + 8 * N as u32 * K::BYTES + 64 * I as u32);
+                        if K::Element::NORMALIZES {
+                            squares.add::<K::Element>(N, I, [x, y, z, w]);
+                        }
                         unroll!(G in 0..2 => {
                             let q = &self.0[G];
                             c[G][N] = K::Element::multiply_add(c[G][N], q[2 * I], [x, y]);
@@ -83,7 +89,7 @@ impl Queries {
                     });
                 }
             });
-            c
+            (c, squares)
         }
     }
 }

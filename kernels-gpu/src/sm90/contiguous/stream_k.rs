@@ -5,7 +5,7 @@ use crate::abi::params::ContiguousStreamKParams;
 use crate::primitives::row_scales::RowScales;
 use crate::ptx::thread::*;
 use crate::sm90::contiguous::chunks::{Chunks, Rows};
-use crate::sm90::contiguous::epilogue::{Results, Tile, load_maxima, release_maxima};
+use crate::sm90::contiguous::epilogue::{Results, Tile, load_maxima, meet, release_maxima};
 use crate::sm90::contiguous::int8::ScaleRows;
 use crate::sm90::contiguous::mma_loop::{Cursor, publish_maxima};
 use crate::sm90::contiguous::products::{COLUMNS, Queries};
@@ -95,6 +95,7 @@ impl<K: Kernel> Chunks<K> for OfShare<K> {
 pub(super) unsafe fn store<K: Kernel>(
     params: &ContiguousStreamKParams,
     shared: Shared<K>,
+    row_scales: RowScales,
     lane: u32,
 ) {
     let all = &params.runs;
@@ -107,9 +108,10 @@ pub(super) unsafe fn store<K: Kernel>(
         if all.query_len == 0 {
             tile.load(all, &shared, lane);
         }
-        arrive_threads(K::THREADS);
+        meet::<K>();
         let touched = share.touch(all, unit, lane);
-        let results = Results::new::<K>(&all.forward, &tile, RowScales::NONE, lane);
+        let mut results = Results::new::<K>(&all.forward, &tile, row_scales, lane);
+        results.find_norm(&shared, 0, lane);
         let mut slots = Ring::START;
         let mut entry = share.run.entry;
         while entry != share.run.entry_end {

@@ -1,9 +1,10 @@
 //! The producer warp of column masks and column scales: one tile ahead of the products.
 //!
 //! Where INT8 accumulators are reduced as they are ([`crate::sm90::bitwise_max`]), the scales are
-//! turned into factors here.
+//! turned into factors here. Where rows are normalised, scales are found ([`norms`]).
 
 mod f16;
+pub(super) mod norms;
 
 use crate::abi::params::ForwardParams;
 use crate::primitives::accumulator::valid_columns;
@@ -17,6 +18,7 @@ use crate::ptx::wgmma::WgmmaElement;
 use crate::sm90::bitwise_max::{factor, is_factor};
 use crate::sm90::kernel::{Kernel, n_slabs};
 use crate::sm90::scales::f16::Halves;
+use crate::sm90::scales::norms::find_norms;
 use crate::sm90::scheduler::for_each_received_tile;
 use crate::sm90::smem::Ring;
 use crate::sm90::smem::Shared;
@@ -39,6 +41,10 @@ pub(super) unsafe fn load_masks<K: Kernel>(
     if K::SKIPS_CONVERSION {
         // SAFETY: the caller's promise.
         return unsafe { load_factors::<K, _>(params, shared, row_scales, Words, lane) };
+    }
+    if K::FINDS_NORMS {
+        // SAFETY: the caller's promise.
+        return unsafe { find_norms::<K>(params, shared, lane) };
     }
     if K::Element::HAS_SCALES {
         // SAFETY: the caller's promise.

@@ -1,5 +1,6 @@
 //! Shared-memory addresses of a CTA, and positions in its rings.
 
+pub(in crate::sm90) mod norms;
 mod pairs;
 
 use crate::abi::layout::sm90::*;
@@ -104,6 +105,13 @@ impl Shared {
     #[inline(always)]
     pub(in crate::sm90) fn landed(&self, slot: u32) -> u32 {
         self.unit_empty(UNIT_SLOTS as u32) + 8 * slot
+    }
+
+    /// Completes when r of the tile's rows whose first slab is in a stage, and its mask, are there:
+    /// of kernels that find r themselves.
+    #[inline(always)]
+    pub(in crate::sm90) fn normed(&self, slot: u32) -> u32 {
+        self.maxima + 8 * slot
     }
 
     /// Completes when a stage holds a slab.

@@ -133,6 +133,8 @@ macro_rules! sm90_contiguous {
 #[rustfmt::skip]
 macro_rules! operand {
     (Tf32) => { Operand::Element(ElementType::F32) };
+    (NormalizedF16) => { Operand::Element(ElementType::F16) };
+    (NormalizedBf16) => { Operand::Element(ElementType::Bf16) };
     (I8) => { Operand::I8 };
     (I8Affine) => { Operand::I8Affine };
     (AffineF16) => { Operand::Affine(ElementType::F16) };

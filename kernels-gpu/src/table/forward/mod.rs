@@ -96,8 +96,12 @@ impl Schedule {
 pub enum RowOperation {
     /// No operation.
     Plain,
-    /// Normalises both rows. Such kernels serve calls with and without winners.
+    /// Normalises both rows, by r that comes with the launch. Such kernels serve calls with and
+    /// without winners.
     Normalized,
+    /// Normalises both rows, by r that the kernel finds itself: r has the same bits, and rows are
+    /// read once. Without winners.
+    SelfNormalized,
     /// Multiplies by the scales of both rows.
     Scaled,
     /// Applies the scale and the minimum of the document's row.
@@ -184,7 +188,7 @@ impl Variant {
 
     /// Whether it takes one for every query row, too.
     pub const fn has_query_scales(&self) -> bool {
-        self.normalizes() || self.operand.is_code()
+        self.reads_norms() || self.operand.is_code()
     }
 
     /// Whether it stores token scores where query tokens have weights: swapped operands have the
@@ -242,7 +246,17 @@ impl Variant {
 
     /// Whether the kernel normalises rows.
     pub const fn normalizes(&self) -> bool {
+        self.reads_norms() || self.finds_norms()
+    }
+
+    /// Whether it reads what rows are normalised by.
+    pub const fn reads_norms(&self) -> bool {
         matches!(self.row_operation, RowOperation::Normalized)
+    }
+
+    /// Whether it finds that itself.
+    const fn finds_norms(&self) -> bool {
+        matches!(self.row_operation, RowOperation::SelfNormalized)
     }
 
     /// Whether documents are decoded before the kernel runs.
@@ -308,14 +322,19 @@ impl Variant {
                 self.stages,
             ),
             Arch::Sm90a if self.schedule.is_contiguous() => self.run_geometry().shared_bytes(),
-            Arch::Sm90a => layout::sm90::shared_bytes(
-                self.query_tile,
-                resident,
-                self.stages,
-                layout::sm90::parts(self.splits()),
-                self.operand.is_code() || self.operand.is_decoded(),
-                self.schedule.is_swap_ab(),
-            ),
+            Arch::Sm90a => {
+                layout::sm90::shared_bytes(
+                    self.query_tile,
+                    resident,
+                    self.stages,
+                    layout::sm90::parts(self.splits()),
+                    self.operand.is_code() || self.operand.is_decoded() || self.finds_norms(),
+                    self.schedule.is_swap_ab(),
+                ) + match self.finds_norms() {
+                    true => layout::sm90::norm_barriers_bytes(self.stages),
+                    false => 0,
+                }
+            }
         }
     }
 }
@@ -338,9 +357,12 @@ mod tests {
     fn names_are_unique_and_say_what_the_row_is() {
         for (i, row) in FORWARD.iter().enumerate() {
             assert!(row.name.contains(row.operand.name()), "{}", row.name);
-            let finds_winners = row.name.ends_with("_winners") || row.normalizes();
+            let is_normalized = row.name.ends_with("_normalized");
+            let finds_winners = row.name.ends_with("_winners") || is_normalized;
             assert_eq!(finds_winners, row.winners, "{}", row.name);
-            assert_eq!(row.name.ends_with("_normalized"), row.normalizes(), "{}", row.name);
+            let normalizes = is_normalized || row.name.ends_with("_normalized_scores");
+            assert_eq!(normalizes, row.normalizes(), "{}", row.name);
+            assert_eq!(is_normalized, row.reads_norms(), "{}", row.name);
             assert!(FORWARD[..i].iter().all(|other| other.name != row.name), "{}", row.name);
         }
     }

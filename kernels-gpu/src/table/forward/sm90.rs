@@ -64,6 +64,18 @@ macro_rules! sm90_kernels {
     // The same in equal shares, for one query tile and documents of one length.
     maxsim_forward_sm90_f16_d128_q32_stream_k  F16  contiguous_stream_k [16 4 3 3 0.152]
     maxsim_forward_sm90_bf16_d128_q32_stream_k Bf16 contiguous_stream_k [16 4 3 3 0.152]
+
+    // The same of rows that are normalised, whose r is found from what is multiplied: rows are
+    // read once, where other kernels read them twice or r besides. So such calls prefer them at
+    // any size.
+    maxsim_forward_sm90_f16_d128_q32_normalized_scores
+        NormalizedF16 normalized_contiguous [16 4 3 3 0.158]
+    maxsim_forward_sm90_bf16_d128_q32_normalized_scores
+        NormalizedBf16 normalized_contiguous [16 4 3 3 0.158]
+    maxsim_forward_sm90_f16_d128_q32_stream_k_normalized_scores
+        NormalizedF16 normalized_contiguous_stream_k [16 4 3 3 0.158]
+    maxsim_forward_sm90_bf16_d128_q32_stream_k_normalized_scores
+        NormalizedBf16 normalized_contiguous_stream_k [16 4 3 3 0.158]
     }
     sm90_tiles {
     // entry, operand, word [consumers, fragments, steps, stages, tail, rate]
@@ -83,6 +95,21 @@ macro_rules! sm90_kernels {
     maxsim_forward_sm90_f16_wide_q128_normalized  F16  normalized [2 1 0 7 64 0.45]
     maxsim_forward_sm90_bf16_d128_q64_normalized  Bf16 normalized [1 1 8 5 32 0.31]
     maxsim_forward_sm90_bf16_wide_q128_normalized Bf16 normalized [2 1 0 7 64 0.45]
+
+    // The same without winners. Two warps find r of a tile's rows from the tile itself, so
+    // that they are read once. The scales of a tile's columns take the room of a stage.
+    maxsim_forward_sm90_f16_d128_q256_normalized_scores
+        NormalizedF16 normalized_scores [2 2 8 9 16 0.78]
+    maxsim_forward_sm90_f16_d128_q128_normalized_scores
+        NormalizedF16 normalized_scores [2 1 8 11 16 0.55]
+    maxsim_forward_sm90_f16_d128_q64_normalized_scores
+        NormalizedF16 normalized_scores [1 1 8 5 16 0.311]
+    maxsim_forward_sm90_bf16_d128_q256_normalized_scores
+        NormalizedBf16 normalized_scores [2 2 8 9 16 0.78]
+    maxsim_forward_sm90_bf16_d128_q128_normalized_scores
+        NormalizedBf16 normalized_scores [2 1 8 11 16 0.55]
+    maxsim_forward_sm90_bf16_d128_q64_normalized_scores
+        NormalizedBf16 normalized_scores [1 1 8 5 16 0.311]
 
     // TF32 where the caller allows it: slabs of 32 elements, which TMA rounds.
     maxsim_forward_sm90_tf32_d128_q256         Tf32 scores  [2 2 16 6 32 0.80]

@@ -48,6 +48,8 @@ params_kinds! {
     Contiguous(ContiguousParams),
     ScaledContiguous(ScaledContiguousParams),
     ContiguousStreamK(ContiguousStreamKParams),
+    NormalizedContiguous(NormalizedContiguousParams),
+    NormalizedContiguousStreamK(NormalizedContiguousStreamKParams),
     Residual(ResidualParams),
     ByCentroid(ByCentroidParams),
 }
@@ -64,6 +66,8 @@ macro_rules! facts {
         $take! { false StreamK Plain Forward $($line)* } };
     (normalized $take:ident $($line:tt)*) => {
         $take! { true Persistent Normalized Normalized $($line)* } };
+    (normalized_scores $take:ident $($line:tt)*) => {
+        $take! { false Persistent SelfNormalized Normalized $($line)* } };
     (scaled $take:ident $($line:tt)*) => {
         $take! { false Persistent Scaled Normalized $($line)* } };
     (scaled_winners $take:ident $($line:tt)*) => {
@@ -80,6 +84,10 @@ macro_rules! facts {
         $take! { false Contiguous Scaled ScaledContiguous $($line)* } };
     (contiguous_stream_k $take:ident $($line:tt)*) => {
         $take! { false ContiguousStreamK Plain ContiguousStreamK $($line)* } };
+    (normalized_contiguous $take:ident $($line:tt)*) => {
+        $take! { false Contiguous SelfNormalized NormalizedContiguous $($line)* } };
+    (normalized_contiguous_stream_k $take:ident $($line:tt)*) => {
+        $take! { false ContiguousStreamK SelfNormalized NormalizedContiguousStreamK $($line)* } };
     (decoded $take:ident $($line:tt)*) => {
         $take! { false Persistent Decoded Residual $($line)* } };
     (decoded_winners $take:ident $($line:tt)*) => {

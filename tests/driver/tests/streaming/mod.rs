@@ -232,17 +232,17 @@ fn searches_of_shares_end_however_they_end() {
     });
 }
 
-/// The kernel is chosen once for calls that are alike, and again for others: rows that are
-/// normalised need one more launch.
+/// The kernel is chosen once for calls that are alike, and again for others: rows of so many
+/// elements that are normalised need one more launch.
 #[test]
 fn shards_are_ranked_by_the_kernel_of_the_call() {
     in_stand_in("streaming::shards_are_ranked_by_the_kernel_of_the_call", |driver| {
         let devices = Devices::new([device(), device()]).expect("devices");
-        let documents = numbers(400 * 10 * DIM);
-        let documents = Tokens::padded(&documents, 400, 10, DIM).expect("documents");
+        let documents = numbers(400 * 10 * 2 * DIM);
+        let documents = Tokens::padded(&documents, 400, 10, 2 * DIM).expect("documents");
         let shards = devices.upload(&documents).expect("shards");
-        let queries = numbers(2 * 32 * DIM);
-        let queries = Tokens::padded(&queries, 2, 32, DIM).expect("queries");
+        let queries = numbers(2 * 32 * 2 * DIM);
+        let queries = Tokens::padded(&queries, 2, 32, 2 * DIM).expect("queries");
         let launches = |n_queries: usize, normalize: bool| {
             let queries = queries.items(0..n_queries).expect("queries");
             let options = ScoreOptions::default().normalize(normalize);

@@ -7,6 +7,7 @@ use maxsim::format::{Element, RawRows};
 use maxsim::stream::{DeviceScores, Queue, Stream};
 use maxsim::training::{BackwardOptions, TrainingScores};
 use maxsim::{Device, DeviceTokens, Pairing, ScoreOptions, Scores, TokenLayout, Tokens};
+use maxsim_kernels::table::forward::{FORWARD, Variant};
 use maxsim_tests::engines::cuda_devices;
 use maxsim_tests::gradients::all_devices;
 
@@ -208,6 +209,58 @@ fn one_huge_component_is_the_direction() {
         assert_eq!(again.values(), [1.0, 1.0, 0.8], "{device}");
         assert_eq!(handle.download().expect("rows").data(), documents.data());
         handle.check_normalizable().expect("rows of its own");
+    }
+}
+
+/// Every kernel finds the same lengths, to the bit: of rows in memory of others too, whose squares
+/// may be beyond f32. Query tokens of one element make products exact, and nothing else is rounded
+/// but the lengths and what is divided by them.
+#[test]
+fn every_kernel_has_the_same_lengths() {
+    const N: usize = 400;
+    fn check<T: Element>(dim: usize, lengths: &[f32]) {
+        let value = |i: usize| ((i as u64 * 2_654_435_761) % 4093) as f32 / 1733.0 - 1.1;
+        let length = |row: usize| lengths[row % lengths.len()];
+        let rows: Vec<T> = (0..N * dim).map(|i| T::from_f32(value(i) * length(i / dim))).collect();
+        let rows = Tokens::padded(&rows, N, 1, dim).expect("documents");
+        let mut query = vec![T::from_f32(0.0); 32 * dim];
+        (0..32).for_each(|row| query[row * dim + 5 * row % dim] = T::from_f32(0.5));
+        let query = Tokens::padded(&query, 32, 1, dim).expect("queries");
+        for device in cuda_devices() {
+            let owner = device.upload(&rows).expect("documents");
+            let query = device.upload(&query).expect("queries");
+            let access = owner.access();
+            // SAFETY: `owner` lives longer, and nothing writes to its rows.
+            let view = unsafe {
+                DeviceTokens::<T>::from_raw_parts(
+                    device,
+                    RawRows::new(access.base, access.pitch_bytes),
+                    rows.layout().clone(),
+                )
+            };
+            let view = view.expect("a view");
+            let mut found: Option<(&str, Vec<u32>)> = None;
+            let is_meant = |row: &&Variant| row.operand == T::TYPE && row.normalizes();
+            for row in FORWARD.iter().filter(is_meant) {
+                let options = ScoreOptions::default().normalize(true).kernel(row.name);
+                // Equal shares of so short documents are none.
+                let cross = Pairing::cross();
+                let Ok(scores) = device.score_with(&query, &view, &cross, &options) else {
+                    continue;
+                };
+                let bits: Vec<u32> = scores.values().iter().map(|x| x.to_bits()).collect();
+                assert!(scores.values().iter().all(|x| x.is_finite()), "{}", row.name);
+                match &found {
+                    None => found = Some((row.name, bits)),
+                    Some((name, first)) => assert_eq!(&bits, first, "{} and {name}", row.name),
+                }
+            }
+            assert!(found.is_some(), "{device} has kernels");
+        }
+    }
+    for dim in [128, 96, 72, 17, 8] {
+        check::<half::f16>(dim, &[1.0, 0.001, 300.0]);
+        check::<bf16>(dim, &[1.0, 1e-9, 2f32.powi(70), 2f32.powi(120)]);
     }
 }
 
