@@ -176,8 +176,8 @@ impl<const W: usize, const R: usize> Both<W, R> {
         }
     }
 
-    /// Stores the key of a column, of which the bits of the least distance were found, and the lanes
-    /// that have it.
+    /// Stores the key of a column, of which the bits of the least distance were found, and the
+    /// lanes that have it.
     ///
     /// # Safety
     /// As [`both`]; the points must be written.

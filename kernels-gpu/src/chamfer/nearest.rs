@@ -5,8 +5,8 @@
 //! fill     the tile, as f32, points behind the end and masked ones at NaN
 //! find     for each 32 points of the tile the least distance of each own point: per pair of points
 //!          a subtraction and a fused multiply-add for each dim, and a minimum
-//! look     the first point of the best 32 that has that distance, each lane from another one on, so
-//!          that they load from different banks
+//! look     the first point of the best 32 that has that distance, each lane from another one on,
+//!          so that they load from different banks
 //! key      the larger one of the key in memory and this one
 //! ```
 //!

@@ -36,8 +36,9 @@ fn clouds_of_every_kind() {
     Suite::run("chamfer_kinds", all, check_all);
 }
 
-/// Clouds that end at the borders of what a GPU's warps, CTAs and tiles have, in few dims, where one
-/// comparison serves both directions: equally near points, masked ones, and such as are not finite.
+/// Clouds that end at the borders of what a GPU's warps, CTAs and tiles have, in few dims, where
+/// one comparison serves both directions: equally near points, masked ones, and such as are not
+/// finite.
 #[test]
 fn clouds_that_end_where_tiles_do() {
     let borders = [[1, 1], [1, 40], [31, 33], [127, 129], [128, 512], [255, 257], [256, 1025]];

@@ -330,8 +330,8 @@ impl CudaChamferWork {
     }
 }
 
-/// The kernel that compares points of so many dims, in one direction or both, and the numbers that a
-/// thread has of each in registers, where it has all.
+/// The kernel that compares points of so many dims, in one direction or both, and the numbers that
+/// a thread has of each in registers, where it has all.
 fn kernel_for(dim: usize, serves_both: bool) -> (Entry<NearestParams>, Option<usize>) {
     match (dim, serves_both) {
         (0..=3, true) => (CHAMFER_BOTH_3, Some(4)),
