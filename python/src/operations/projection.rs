@@ -1,9 +1,7 @@
 //! Hidden states that are projected to tokens, and scored meanwhile.
 
 use maxsim::format::{Element, with_element};
-use maxsim::projection::{
-    ProjectedAddresses, ProjectedStep, Projection, ProjectionGradients,
-};
+use maxsim::projection::{ProjectedAddresses, ProjectedStep, Projection, ProjectionGradients};
 use maxsim::training::{GradientType, TrainingScores};
 use maxsim::{Device, Result};
 use pyo3::prelude::*;
