@@ -323,10 +323,10 @@ macro_rules! auxiliary_kernels {
         projection::gradient::THREADS, 0 => {
         Sm80  -    maxsim_projection_active 4;
     }
-    /// Writes zeros beside other kernels. 32 registers.
+    /// Writes zeros beside other kernels. 40 registers.
     PROJECTION_ZEROS(projection::gradient::ZerosParams): Projection,
         projection::gradient::THREADS, 0 => {
-        Sm80  -    maxsim_projection_zeros 8;
+        Sm80  -    maxsim_projection_zeros 6;
     }
     /// Adds parts of sums, and rounds. 64 registers.
     PROJECTION_SUM(projection::gradient::SumPartsParams): Projection,
