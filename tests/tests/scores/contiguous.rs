@@ -83,9 +83,9 @@ fn random_bf16() {
     Suite::run_random_on_kernels("contiguous_bf16", || cases(ElementType::Bf16), check);
 }
 
-/// Cases whose rows the kernel normalises, by lengths that it finds itself.
-fn normalized_cases(element: ElementType) -> impl Strategy<Value = Case> {
-    (cases(element), any::<[bool; 2]>()).prop_map(|(case, [angular, weights])| Case {
+/// Cases as these, whose rows the kernel normalises, by lengths that it finds itself.
+pub fn normalized(cases: impl Strategy<Value = Case>) -> impl Strategy<Value = Case> {
+    (cases, any::<[bool; 2]>()).prop_map(|(case, [angular, weights])| Case {
         normalize: true,
         angular,
         weights,
@@ -95,13 +95,13 @@ fn normalized_cases(element: ElementType) -> impl Strategy<Value = Case> {
 
 #[test]
 fn random_normalized_f16() {
-    let cases = || normalized_cases(ElementType::F16);
+    let cases = || normalized(cases(ElementType::F16));
     Suite::run_random_on_kernels("contiguous_normalized_f16", cases, check);
 }
 
 #[test]
 fn random_normalized_bf16() {
-    let cases = || normalized_cases(ElementType::Bf16);
+    let cases = || normalized(cases(ElementType::Bf16));
     Suite::run_random_on_kernels("contiguous_normalized_bf16", cases, check);
 }
 

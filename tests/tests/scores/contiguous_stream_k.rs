@@ -16,6 +16,8 @@ use maxsim_tests::values::Values;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::contiguous::normalized;
+
 const DIM: usize = 128;
 
 /// Fewer documents than blocks, of which most have no beginning of one.
@@ -72,25 +74,15 @@ fn random_bf16() {
     Suite::run_random_on_kernels("contiguous_stream_k_bf16", || cases(ElementType::Bf16), check);
 }
 
-/// Rows that the kernel normalises, by lengths that it finds itself.
-fn normalized_cases(element: ElementType) -> impl Strategy<Value = Case> {
-    (cases(element), any::<[bool; 2]>()).prop_map(|(case, [angular, weights])| Case {
-        normalize: true,
-        angular,
-        weights,
-        ..case
-    })
-}
-
 #[test]
 fn random_normalized_f16() {
-    let cases = || normalized_cases(ElementType::F16);
+    let cases = || normalized(cases(ElementType::F16));
     Suite::run_random_on_kernels("contiguous_stream_k_normalized_f16", cases, check);
 }
 
 #[test]
 fn random_normalized_bf16() {
-    let cases = || normalized_cases(ElementType::Bf16);
+    let cases = || normalized(cases(ElementType::Bf16));
     Suite::run_random_on_kernels("contiguous_stream_k_normalized_bf16", cases, check);
 }
 
